@@ -40,8 +40,14 @@ Write = Callable[[bytearray, Any], None]
 ITEMS_MAX = 1_000_000
 TAGS_MAX = 10_000
 STRING_BYTES_MAX = 0x7FFF
+WRITTEN_BYTES_MAX = 128 << 20
+"""A small request can ask many times for the same large thing. A message stops to grow here."""
 REQUIRED = object()
 """The default of a field that has none."""
+
+
+class TooLargeError(Exception):
+    """A message to write has more bytes than `WRITTEN_BYTES_MAX`."""
 
 
 class Field(NamedTuple):
@@ -245,6 +251,8 @@ def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool, budge
         write_length(out, len(value))
         for part in value:
             write_item(out, part)
+            if len(out) > WRITTEN_BYTES_MAX:
+                raise TooLargeError(f"more than {WRITTEN_BYTES_MAX} bytes")
 
     return read, write
 

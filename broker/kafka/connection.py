@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, checked, read_body, write_fields
+from strandline.broker.kafka.codec import TooLargeError
 from strandline.broker.kafka.context import KafkaContext
 from strandline.broker.kafka.errors import kafka_code
 from strandline.broker.kafka.heads import read_head
@@ -160,8 +161,12 @@ class _KafkaFrames(ServerConnection):
         return []
 
     def _on_bug(self, request: ServerRequest, call: KafkaCall, e: Exception) -> None:
-        """The answer cannot be translated: a bug of this door. The client would wait for ever, so its connection is closed."""
+        """The answer cannot be translated: a bug of this door, unless it is too large. The client would wait for ever, so its
+        connection is closed."""
         call.buffers = []
+        if isinstance(e, TooLargeError):
+            self.close_because(f"the answer to its {call.api.name} request would have {e}", self.client_id)
+            return
         suppressed = self.server.bugs.admit(call.api.name, request.received_at)
         if suppressed is not None:
             logger.error("request.failed", api=call.api.name, peer=self.peer, exc_info=e, **suppressed.fields)

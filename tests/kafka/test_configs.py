@@ -165,3 +165,14 @@ async def test_synonyms_have_values(data_cluster: ThreadedCluster) -> None:
     async with at(data_cluster) as wire:
         found = await describe(wire, 4, BROKER, "1")
     assert all(synonym.value is not None for config in found.configs if not config.is_sensitive for synonym in config.synonyms)
+
+
+async def test_a_resource_that_is_named_many_times_is_described_once(data_cluster: ThreadedCluster) -> None:
+    """20,000 times the name of a broker, 140 KB, kept it busy for 48 seconds and took 2.8 GB of its memory."""
+    broker = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": None}
+    topic = {"resource_type": TOPIC, "resource_name": new_topic(data_cluster), "configuration_keys": ["retention.ms"]}
+    fields = {"resources": [broker, topic] * 5_000, "include_synonyms": True, "include_documentation": True}
+    async with at(data_cluster) as wire:
+        found = (await wire.call(DESCRIBE, 4, fields)).results
+    assert [row.resource_name for row in found] == ["1", topic["resource_name"]]
+    assert [config.name for config in found[1].configs] == ["retention.ms"]

@@ -27,6 +27,7 @@ from structlog.testing import capture_logs
 from waiting import until
 from wire import request_frame
 
+from strandline.broker.kafka import codec
 from strandline.broker.kafka.call import KafkaCall
 from strandline.broker.kafka.inner_request import ask
 from strandline.broker.quotas.client_quotas import BrokerQuotas
@@ -604,5 +605,22 @@ def test_an_own_error_code_never_leaves(on_loop):
 
         async with serving_kafka({apis.HEARTBEAT: refuses}) as (_, port), kafka(port) as wire:
             assert (await wire.call(HEARTBEAT, 4, BEAT_FIELDS)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    on_loop(scenario)
+
+
+def test_an_answer_that_is_too_large_is_not_written(on_loop, monkeypatch):
+    """A small request can name the same large group thousands of times: the answer took a gigabyte before it was refused."""
+    monkeypatch.setattr(codec, "WRITTEN_BYTES_MAX", 100_000)
+    group = {"group_id": "g" * 1000, "protocol_type": "consumer", "group_state": "Stable", "group_type": "classic"}
+    listed = {"error_code": 0, "throttle_time_ms": 0, "groups": [group] * 1_000}
+    changes = {LIST_GROUPS: TEST_APIS[LIST_GROUPS]._replace(to_kafka=lambda call, body: listed)}
+
+    async def scenario():
+        async with serving_kafka({apis.LIST_GROUPS: answer_at_once}, changes=changes) as (_, port), kafka(port) as wire:
+            with capture_logs() as logs, pytest.raises(ConnectionError):
+                await wire.call(LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
+        assert [log["event"] for log in logs] == ["peer.closed"]
+        assert "ListGroups request would have more than 100000 bytes" in logs[0]["reason"]
 
     on_loop(scenario)

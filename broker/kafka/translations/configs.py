@@ -63,9 +63,13 @@ refused.)"""
 
 
 def _describe(call: KafkaCall) -> DescribeConfigsRequest:
-    """No key at all asks for all keys, in an empty list as with null."""
-    fields = call.fields
-    asked = [resource for resource in fields.resources if resource.resource_type not in (*_EMPTY, BROKER_LOGGER)]
+    """No key at all asks for all keys, in an empty list as with null. A resource that is named several times is described once:
+    the description takes a thousand times the bytes of the name, and clients know their resources by name."""
+    fields, unique = call.fields, {}
+    for resource in fields.resources:
+        unique.setdefault((resource.resource_type, resource.resource_name), resource)
+    call.notes = list(unique.values())
+    asked = [resource for resource in call.notes if resource.resource_type not in (*_EMPTY, BROKER_LOGGER)]
     return DescribeConfigsRequest(
         [DescribeConfigsResource(r.resource_type, r.resource_name, r.configuration_keys or None) for r in asked],
         fields.get("include_documentation", False),
@@ -75,7 +79,7 @@ def _describe(call: KafkaCall) -> DescribeConfigsRequest:
 
 def _described(call: KafkaCall, body: DescribeConfigsResponse) -> dict[str, Any]:
     rows = iter(body.results)
-    results = [_result(_of_missing_type(resource) or next(rows)) for resource in call.fields.resources]
+    results = [_result(_of_missing_type(resource) or next(rows)) for resource in call.notes]
     return {"throttle_time_ms": body.throttle_time_ms, "results": results}
 
 
