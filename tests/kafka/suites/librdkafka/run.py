@@ -28,7 +28,7 @@ KAFKA_VERSION = "4.1.0"
 """What the tests are told that the brokers are."""
 PARALLEL = 3
 PROCESS_SECONDS = 150
-ALL_SECONDS = 600
+ALL_SECONDS = 720
 """What has not begun by then does not run."""
 FIRST = ("0103", "0061", "0102", "0093", "0045")
 """These take longest, so they begin first."""
