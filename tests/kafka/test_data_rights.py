@@ -23,8 +23,14 @@ from strandline.protocol.security.principal import ANONYMOUS
 
 DESCRIBE_CLUSTER, LIST_CONFIG_RESOURCES = 60, 74
 OPEN, HIDDEN = b"o" * 16, b"h" * 16
-IMAGE: Any = SimpleNamespace(offset=-1, topics_by_name={"open": OPEN, "hidden": HIDDEN}, brokers={})
+IMAGE: Any = SimpleNamespace(
+    offset=-1,
+    topics_by_name={"open": OPEN, "hidden": HIDDEN},
+    topics_by_id={OPEN: SimpleNamespace(name="open"), HIDDEN: SimpleNamespace(name="hidden")},
+    brokers={},
+)
 """There is no topic `missing`."""
+MISSING = bytes(range(16))
 UNKNOWN, DENIED = ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED
 ALIKE = {"open": 0, "hidden": DENIED, "missing": DENIED}
 NAMES = list(ALIKE)
@@ -77,6 +83,18 @@ def test_fetch(version: int) -> None:
     rows = [data.FetchPartitionResponse(OPEN, 0), data.FetchPartitionResponse(HIDDEN, 0, UNKNOWN)]
     answer = written(call, data.FetchResponse(0, 0, 0, rows, []), [[], []])
     assert {topic.topic: topic.partitions[0].error_code for topic in answer.responses} == ALIKE
+
+
+@pytest.mark.parametrize("version", [13, 16, 18])
+def test_fetch_by_id_says_that_the_right_is_missing(version: int) -> None:
+    """UNKNOWN_TOPIC_ID let a librdkafka consumer wait in silence when its right was taken away."""
+    topics = [{"topic_id": id_, "partitions": [fetch_partition(0)]} for id_ in (OPEN, HIDDEN, MISSING)]
+    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1, "rack_id": "", "forgotten_topics_data": []}
+    call = read(s.READ, FETCH, version, {**limits, "topics": topics})
+    rows = [data.FetchPartitionResponse(OPEN, 0), *(data.FetchPartitionResponse(id_, 0, UNKNOWN) for id_ in (HIDDEN, MISSING))]
+    answer = written(call, data.FetchResponse(0, 0, 0, rows, []), [[], [], []])
+    codes = {topic.topic_id: topic.partitions[0].error_code for topic in answer.responses}
+    assert codes == {OPEN: 0, HIDDEN: DENIED, MISSING: UNKNOWN}
 
 
 def test_offsets() -> None:
