@@ -21,7 +21,7 @@ from real_kafka import kafka_tools
 
 from strandline.local_cluster import LocalCluster
 
-pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+pytestmark = [pytest.mark.kafka, pytest.mark.processes, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 SETTINGS = {
