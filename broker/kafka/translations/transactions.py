@@ -14,7 +14,7 @@ from typing import Any
 
 from strandline.broker.kafka import inner_request
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
-from strandline.broker.kafka.translations.topics_by_name import Asked, answered, ask, by_topic, code_by_name
+from strandline.broker.kafka.translations.topics_by_name import Asked, access_of, answered, ask, by_topic, code_by_name
 from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -24,7 +24,7 @@ from strandline.protocol.messages.groups import (
     GroupTopicPartitions,
     OffsetCommitPartition,
 )
-from strandline.protocol.messages.security import READ, WRITE
+from strandline.protocol.messages.security import GROUP_RESOURCE, READ, TOPIC_RESOURCE, TRANSACTIONAL_ID_RESOURCE, WRITE
 from strandline.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -61,6 +61,16 @@ def _version(call: KafkaCall) -> int:
     return _TV2 if call.version >= _FIRST_TV2 else _TV1
 
 
+def _require_transaction(call: KafkaCall, transactional_id: str, group_id: str | None = None) -> None:
+    """The rights that the handler requires, where it is not asked. Otherwise its error would tell which topics exist."""
+    access = access_of(call)
+    if access is None:
+        return
+    access.require(WRITE, TRANSACTIONAL_ID_RESOURCE, transactional_id)
+    if group_id is not None:
+        access.require(READ, GROUP_RESOURCE, group_id)
+
+
 # -- AddPartitionsToTxn -----------------------------------------------------------------------------------------------
 
 
@@ -84,6 +94,7 @@ def _serve_add(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awa
     request.body = _add(call)
     if all(asked.is_passed for asked in call.notes):
         return handler(request)
+    _require_transaction(call, call.fields.v3_and_below_transactional_id)
     request.reply(AddPartitionsToTxnResponse([AddPartitionsToTxnResult("")]))
     return None
 
@@ -108,7 +119,9 @@ def _added_code(
     if not asked.is_passed:
         return code_by_name(call, asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, WRITE)
     if not is_whole:
-        return ErrorCode.OPERATION_NOT_ATTEMPTED
+        access = access_of(call)
+        may = access is None or access.may(WRITE, TOPIC_RESOURCE, asked.name)
+        return ErrorCode.OPERATION_NOT_ATTEMPTED if may else ErrorCode.TOPIC_AUTHORIZATION_FAILED
     code = result.error_code or codes.get((asked.topic_id, asked.item), ErrorCode.NONE)
     return _code(call, code_by_name(call, asked.name, code, WRITE))
 
@@ -203,6 +216,7 @@ def _serve_commit(request: ServerRequest, call: KafkaCall, handler: Handler) -> 
     request.body = _commit(call)
     if request.body.partitions or not call.notes:
         return handler(request)
+    _require_transaction(call, call.fields.transactional_id, call.fields.group_id)
     request.reply(TxnOffsetCommitResponse([]))
     return None
 
