@@ -74,6 +74,18 @@ def test_produce(version: int) -> None:
     assert {topic.name: topic.partition_responses[0].error_code for topic in answer.responses} == ALIKE
 
 
+def test_produce_by_id_says_that_the_right_is_missing() -> None:
+    topics = [{"topic_id": id_, "partition_data": [{"index": 0, "records": batch("a")}]} for id_ in (OPEN, HIDDEN, MISSING)]
+    call = read(s.WRITE, PRODUCE, 13, {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics})
+    rows = [
+        data.ProducePartitionResponse(OPEN, 0),
+        *(data.ProducePartitionResponse(id_, 0, UNKNOWN) for id_ in (HIDDEN, MISSING)),
+    ]
+    answer = written(call, data.ProduceResponse(rows))
+    codes = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
+    assert codes == {OPEN: 0, HIDDEN: DENIED, MISSING: UNKNOWN}
+
+
 @pytest.mark.parametrize("version", [4, 11, 12])
 def test_fetch(version: int) -> None:
     topics = [{"topic": name, "partitions": [fetch_partition(0)]} for name in NAMES]

@@ -148,7 +148,7 @@ async def test_delete_records(data_cluster: Cluster, version: int) -> None:
 # -- producers --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(7))
+@pytest.mark.parametrize("version", range(6))
 async def test_producer_ids(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
 

@@ -20,7 +20,7 @@ from strandline.broker.kafka.translations.by_hand import (
     node_endpoints,
     response_head,
 )
-from strandline.broker.kafka.translations.topics_by_name import code_by_name
+from strandline.broker.kafka.translations.topics_by_name import code_by_id, code_by_name
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.frames import LENGTH, Buffer, Records
 from strandline.protocol.messages.common import Message
@@ -214,21 +214,12 @@ def _code(call: KafkaCall, row: FetchPartitionResponse) -> int:
     if call.version < _FIRST_WITH_IDS:
         code = code_by_name(call, call.notes.names[row.topic_id], code, READ)
     elif code == ErrorCode.UNKNOWN_TOPIC_ID:
-        code = _code_by_id(call, row.topic_id)
+        code = code_by_id(call, row.topic_id, code, READ)
     if code == ErrorCode.KAFKA_STORAGE_ERROR and call.version <= _LAST_WITHOUT_STORAGE_ERROR:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER  # those clients do not know the other code, and look for another leader now
     return kafka_code(code)
 
 
-def _code_by_id(call: KafkaCall, topic_id: bytes) -> ErrorCode:
-    """Who knows the id of a topic is told that the right to read it is missing, as by Kafka: librdkafka waits in silence at
-    UNKNOWN_TOPIC_ID, when the right is taken away."""
-    name = call.context.topic_name(topic_id)
-    is_denied = name is not None and code_by_name(call, name, ErrorCode.UNKNOWN_TOPIC_ID, READ) == _DENIED
-    return _DENIED if is_denied else ErrorCode.UNKNOWN_TOPIC_ID
-
-
-_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _LAST_WITHOUT_STORAGE_ERROR = 5
 
 _LEADER = Struct("LeaderIdAndEpoch", True, (Field("leader_id", "int32"), Field("leader_epoch", "int32")))

@@ -273,7 +273,7 @@ def _producers_refused(call: KafkaCall, code: ErrorCode, message: str | None) ->
 APIS = (
     KafkaApi(2, "ListOffsets", apis.LIST_OFFSETS, 1, 11, _list_offsets, _listed, _list_offsets_refused),
     KafkaApi(21, "DeleteRecords", apis.DELETE_RECORDS, 0, 2, _deletions, _deleted, _deletions_refused),
-    KafkaApi(22, "InitProducerId", apis.INIT_PRODUCER_ID, 0, 6, _init, _initialized, _init_refused),
+    KafkaApi(22, "InitProducerId", apis.INIT_PRODUCER_ID, 0, 5, _init, _initialized, _init_refused),
     KafkaApi(23, "OffsetForLeaderEpoch", apis.OFFSET_FOR_LEADER_EPOCH, 2, 4, _epochs, _epoch_ends, _epochs_refused),
     KafkaApi(61, "DescribeProducers", apis.DESCRIBE_PRODUCERS, 0, 0, _producers, _described, _producers_refused),
 )

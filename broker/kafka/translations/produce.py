@@ -34,7 +34,7 @@ from strandline.broker.kafka.translations.by_hand import (
     text,
     uuid,
 )
-from strandline.broker.kafka.translations.topics_by_name import code_by_name
+from strandline.broker.kafka.translations.topics_by_name import code_by_id, code_by_name
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
@@ -379,8 +379,7 @@ _OF_COORDINATOR = (
 
 
 def _code(call: KafkaCall, key: str | bytes, code: int) -> int:
-    if isinstance(key, str):
-        code = code_by_name(call, key, code, WRITE)
+    code = code_by_name(call, key, code, WRITE) if isinstance(key, str) else code_by_id(call, key, code, WRITE)
     if code in _OF_COORDINATOR or (code == ErrorCode.CONCURRENT_TRANSACTIONS and call.version < FIRST_TV2):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if code == ErrorCode.TRANSACTION_ABORTABLE and call.version < _FIRST_ABORTABLE:

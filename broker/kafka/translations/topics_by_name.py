@@ -44,6 +44,16 @@ def code_by_name(call: KafkaCall, name: str, code: int, operation: int) -> int:
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
+def code_by_id(call: KafkaCall, topic_id: bytes, code: int, operation: int) -> int:
+    """The error of an item that was asked for by the id of its topic. Who knows the id is told that the right is missing, as by
+    Kafka: librdkafka waits in silence at UNKNOWN_TOPIC_ID, when the right is taken away."""
+    name = call.context.topic_name(topic_id)
+    if code != ErrorCode.UNKNOWN_TOPIC_ID or name is None:
+        return code
+    is_denied = code_by_name(call, name, code, operation) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_denied else code
+
+
 def access_of(call: KafkaCall) -> Access | None:
     """The rights of the client; None: it may do everything."""
     rights = call.context.rights
