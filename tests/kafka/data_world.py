@@ -88,4 +88,3 @@ def row_of(topics: list[Fields], name: str = "partitions") -> Fields:
 
 def error(row: Fields) -> ErrorCode:
     return ErrorCode(row.error_code)
-
