@@ -144,6 +144,14 @@ async def test_leader_adds_the_partitions_of_a_newer_producer(data_cluster: Thre
     assert [value for value in values if value.startswith("tea")] == ["tea 0", "tea 1", "tea 2"]
 
 
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+async def test_timeout_that_the_coordinator_does_not_grant_is_refused(producer: TxnWire, timeout_ms: int) -> None:
+    """Up to `transaction.max.timeout.ms`, as Kafka's."""
+    fields = {"transactional_id": producer.transactional_id, "producer_id": -1, "producer_epoch": -1}
+    answer = await producer.until_loaded(INIT, 4, {**fields, "transaction_timeout_ms": timeout_ms})
+    assert answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
 @pytest.mark.parametrize("version", range(4))
 async def test_nothing_is_added_if_a_topic_does_not_exist(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
     name = new_topic(data_cluster)

@@ -65,7 +65,8 @@ refused.)"""
 def _describe(call: KafkaCall) -> DescribeConfigsRequest:
     """No key at all asks for all keys, in an empty list as with null. A resource that is named several times is described once:
     the description takes a thousand times the bytes of the name, and clients know their resources by name."""
-    fields, unique = call.fields, {}
+    fields = call.fields
+    unique: dict[tuple[int, str], Any] = {}
     for resource in fields.resources:
         unique.setdefault((resource.resource_type, resource.resource_name), resource)
     call.notes = list(unique.values())
