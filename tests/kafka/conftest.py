@@ -1,4 +1,6 @@
-"""Both kinds of event loop that the Kafka door must run on, and a look at the names of the fields that it writes."""
+"""Both kinds of event loop that the Kafka door must run on, a look at the names of the fields that it writes, and clusters.
+
+A cluster ends with its module: what it holds and logs would disturb the tests of other folders in the same process."""
 
 from __future__ import annotations
 
@@ -12,6 +14,9 @@ import uvloop
 from strandline.testing import Cluster, ThreadedCluster
 
 strict_fields.install()
+
+collect_ignore = ["suites"]
+"""They run by `make test-kafka`, each in a way of its own."""
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
@@ -35,7 +40,7 @@ def fields_have_kafkas_names():
     assert not strict_fields.misspelt
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def groups_cluster() -> Iterator[ThreadedCluster]:
     """A broker with the topic `orders`, of four partitions. Each test has groups of its own."""
     settings = {"offsets_topic_num_partitions": 3, "group_initial_rebalance_delay_ms": 0}
@@ -44,14 +49,14 @@ def groups_cluster() -> Iterator[ThreadedCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def data_cluster() -> Iterator[ThreadedCluster]:
     """A broker. Each test makes topics of its own."""
     with Cluster.running_in_thread(brokers=1, kafka=True) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pair_cluster() -> Iterator[ThreadedCluster]:
     """Two brokers, of which each topic has one."""
     with Cluster.running_in_thread(brokers=2, kafka=True) as cluster:

@@ -30,6 +30,7 @@ from strandline.testing import Cluster
 from strandline.testing.kit.lines import Line
 
 CLIENTS = 8
+ANSWERS_MIN, CLOSED_MIN, PATIENCE_S = 30, 5, 20.0
 ANSWER_S = 0.1
 """Requests that wait longer, for members of a group or for records, are given up."""
 SEED = 21
@@ -55,11 +56,17 @@ class Run:
         await asyncio.gather(*(self._client(fuzzer, until_s) for _ in range(CLIENTS)))
 
     async def _client(self, fuzzer: Fuzzer, until_s: float) -> None:
-        while time.monotonic() < until_s and not self.failures:
+        while self._goes_on(until_s):
             with contextlib.suppress(ConnectionError, TimeoutError, OSError):
                 async with KafkaWire.at(self.cluster.kafka_bootstrap, timeout_s=ANSWER_S) as wire:
-                    while time.monotonic() < until_s and not self.failures:
+                    while self._goes_on(until_s):
                         await self._exchange(wire, fuzzer.burst())
+
+    def _goes_on(self, until_s: float) -> bool:
+        """Until the time is over; longer on a busy machine, where little was tried by then."""
+        now = time.monotonic()
+        is_enough = self.answers >= ANSWERS_MIN and self.closed >= CLOSED_MIN
+        return not self.failures and (now < until_s or (not is_enough and now < until_s + PATIENCE_S))
 
     async def _exchange(self, wire: KafkaWire, frames: list[bytes]) -> None:
         """Send some requests at once, and look at the answers, which come in the same order. A broken Produce may have acks=0,
@@ -189,8 +196,8 @@ async def still_works(cluster: Cluster) -> None:
 async def test_random_and_broken_requests_do_no_harm(kind):
     state = await run(SEED, 3.0 if kind == "open" else 0.5, kind)
     assert not state.failures, state.failures[0]
-    assert state.answers > 30
-    assert state.closed > 5
+    assert state.answers >= ANSWERS_MIN
+    assert state.closed >= CLOSED_MIN
 
 
 @pytest.mark.slow
