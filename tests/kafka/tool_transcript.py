@@ -20,6 +20,7 @@ Ids, addresses and times are masked in all outputs. What a command asks for with
     background NAME        the command runs on while others do
     until TEXT [& TEXT]    it is repeated until its output has the texts
     coordinator            the id of the coordinator says nothing
+    assigned               an assignment of nothing says nothing: whether it comes before that of partitions depends on time
     log-dirs, quorum, api-versions    what is said in `MASKS`
 """
 
@@ -235,6 +236,7 @@ MASKS: dict[str, Callable[[list[str]], list[str]]] = {
     "api-versions": _api_versions,
     "coordinator": _coordinator,
     "first-word": lambda lines: [line.split("=")[0] for line in lines],
+    "assigned": lambda lines: [line for line in lines if '"partitions_assigned","partitions":[]' not in line],
     "floats": lambda lines: [re.sub(r"\d+\.\d+", "N", line) for line in lines],
     "numbers": _numbers,
 }
