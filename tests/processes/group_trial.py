@@ -14,15 +14,16 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
+from fault_schedule import FaultSchedule
 from group_judge import Findings, Poll, judge
 from load import Load, until
 
 from strandline.client import Admin, RequestTimeout
-from strandline.local_cluster import LocalCluster, Node
+from strandline.local_cluster import LocalCluster
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.history.operations import OK
 
@@ -107,59 +108,22 @@ class Commits:
                 await asyncio.sleep(POLL_S)
 
 
-class Schedule:
-    """Faults at random, one after the other; at most one broker is down, and two members."""
+class Schedule(FaultSchedule):
+    """Faults of a group, its members and its cluster."""
+
+    word = "member"
+    faults = FAULTS
 
     def __init__(self, rng: random.Random, cluster: LocalCluster, members: Members) -> None:
-        self.rng, self.cluster, self.members = rng, cluster, members
-        self.done: Counter[str] = Counter()
-        self._down: Node | None = None
-        self._actions: dict[str, Callable[[], Awaitable[None]]] = {
-            "kill member": lambda: self._end_member(signal.SIGKILL),
-            "stop member": lambda: self._end_member(signal.SIGTERM),
-            "kill broker": lambda: self._kill(rng.choice(cluster.brokers)),
-            "kill coordinator": self._kill_coordinator,
-            "kill controller": lambda: self._kill(rng.choice(cluster.controllers)),
-        }
+        super().__init__(rng, cluster, members, members.slots)
+        self.group = members.group
 
-    async def run(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            name = self.rng.choices(list(FAULTS), list(FAULTS.values()))[0]
-            await self._actions[name]()
-            self.done[name] += 1
-            await self._pass()
-            await self._heal(most=2)
-        await self._heal(most=0)
-
-    async def _pass(self) -> None:
-        await asyncio.sleep(self.rng.choice((0.1, 0.5, 1.5, 3.0)) * self.rng.uniform(0.5, 1.5))  # a fault is a span of time
-
-    async def _heal(self, most: int) -> None:
-        """Start again what is down; of the members, all but `most` - 1."""
-        if self._down is not None:
-            await self.cluster.start_node(self._down.name)
-            self._down = None
-        missing = [slot for slot in self.members.slots if slot not in self.members.running]
-        for slot in missing[: max(0, len(missing) - most + 1)]:
-            await self.members.start(slot)
-
-    async def _end_member(self, number: signal.Signals) -> None:
-        await self.members.end(self.rng.choice(sorted(self.members.running)), number)
-
-    async def _kill(self, node: Node) -> None:
-        self.cluster.kill(node.name)
-        await self.cluster.wait_ended(node.name)
-        self._down = node
-
-    async def _kill_coordinator(self) -> None:
+    async def coordinator(self) -> int:
         async with Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=2000) as admin:
             try:
-                found = await admin.describe_groups([self.members.group], timeout_ms=3000)
-                id = found[self.members.group].coordinator
+                return (await admin.describe_groups([self.group], timeout_ms=3000))[self.group].coordinator
             except StrandlineError:
-                id = -1
-        await self._kill(self.cluster.broker(id) if id > 0 else self.rng.choice(self.cluster.brokers))
+                return -1
 
 
 Beside = Callable[[Load], AbstractAsyncContextManager[object]]

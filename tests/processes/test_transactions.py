@@ -14,16 +14,14 @@ import os
 import random
 import signal
 import sys
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from fault_schedule import FaultSchedule
 from load import until
 
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from strandline.local_cluster import LocalCluster, Node
+from strandline.local_cluster import LocalCluster
 from strandline.protocol.errors import StrandlineError
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="session")]
@@ -100,58 +98,24 @@ class Source:
                 await asyncio.sleep(PAUSE_S)
 
 
-class Schedule:
-    """Faults at random, one after the other; at most one node and two workers are down."""
+class Schedule(FaultSchedule):
+    """Faults of a chain of transactions, its workers and its cluster."""
+
+    word = "worker"
+    faults = FAULTS
 
     def __init__(self, rng: random.Random, cluster: LocalCluster, workers: Workers) -> None:
-        self.rng, self.cluster, self.workers = rng, cluster, workers
-        self.done: Counter[str] = Counter()
-        self._down: Node | None = None
-        self._actions: dict[str, Callable[[], Awaitable[None]]] = {
-            "kill worker": lambda: self._end(signal.SIGKILL),
-            "stop worker": lambda: self._end(signal.SIGTERM),
-            "kill broker": lambda: self._kill(rng.choice(cluster.brokers)),
-            "kill coordinator": self._kill_coordinator,
-            "kill controller": lambda: self._kill(rng.choice(cluster.controllers)),
-        }
+        super().__init__(rng, cluster, workers, WORKERS)
+        _, self.group = workers.arguments
 
-    async def run(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            name = self.rng.choices(list(FAULTS), list(FAULTS.values()))[0]
-            await self._actions[name]()
-            self.done[name] += 1
-            await asyncio.sleep(self.rng.choice((0.1, 0.5, 1.5, 3.0)) * self.rng.uniform(0.5, 1.5))  # a fault is a span of time
-            await self._heal(most=2)
-        await self._heal(most=0)
-
-    async def _heal(self, most: int) -> None:
-        """Start again what is down; of the workers, all but `most` - 1."""
-        if self._down is not None:
-            await self.cluster.start_node(self._down.name)
-            self._down = None
-        missing = [name for name in WORKERS if name not in self.workers.running]
-        for name in missing[: max(0, len(missing) - most + 1)]:
-            await self.workers.start(name)
-
-    async def _end(self, number: signal.Signals) -> None:
-        await self.workers.end(self.rng.choice(sorted(self.workers.running)), number)
-
-    async def _kill(self, node: Node) -> None:
-        self.cluster.kill(node.name)
-        await self.cluster.wait_ended(node.name)
-        self._down = node
-
-    async def _kill_coordinator(self) -> None:
-        """Kill the coordinator of a worker's transactional id."""
-        _, group = self.workers.arguments
-        name = f"{group}-{self.rng.choice(WORKERS)}"
+    async def coordinator(self) -> int:
+        """The coordinator of a worker's transactional id."""
+        name = f"{self.group}-{self.rng.choice(WORKERS)}"
         async with Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=2000) as admin:
             try:
-                id = (await admin.describe_transactions([name], timeout_ms=3000))[name].coordinator
+                return (await admin.describe_transactions([name], timeout_ms=3000))[name].coordinator
             except StrandlineError:
-                id = -1
-        await self._kill(self.cluster.broker(id) if id > 0 else self.rng.choice(self.cluster.brokers))
+                return -1
 
 
 async def committed(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
