@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from strandline.broker.kafka.codec import REQUIRED, Field, Fields, Struct, skip_tagged
+from strandline.broker.kafka.codec import REQUIRED, Field, Struct, skip_tagged
 from strandline.broker.kafka.heads import response_frame
 from strandline.protocol.apis import API_VERSIONS
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
@@ -158,8 +158,3 @@ def _empty(field: Field) -> Any:
     if isinstance(field.kind, Struct):
         return {inner.name: _empty(inner) for inner in field.kind.fields}
     return {"string": "", "bytes": b"", "uuid": bytes(16), "bool": False}.get(field.kind, -1)
-
-
-def field_list(items: Any) -> list[Fields]:
-    """An array that may be null, as a list."""
-    return items or []

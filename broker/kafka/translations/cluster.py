@@ -9,6 +9,7 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.translations.authorized_operations import cluster_operations
+from strandline.broker.kafka.translations.metadata import controller_of
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (
@@ -46,14 +47,13 @@ def _described(call: KafkaCall, body: DescribeClusterResponse) -> dict[str, Any]
     if endpoint_type != _BROKERS:
         return _no_brokers(call, endpoint_type)
     alive = [broker.broker_id for broker in body.brokers if not broker.is_fenced]
-    own = call.connection.server.node_id
     return {
         "throttle_time_ms": body.throttle_time_ms,
         "error_code": body.error_code,
         "error_message": body.error_message,
         "endpoint_type": _BROKERS,
         "cluster_id": body.cluster_id,
-        "controller_id": own if own in alive else next(iter(alive), -1),
+        "controller_id": controller_of(call, alive),
         "brokers": [
             {"broker_id": b.broker_id, "host": b.host, "port": b.port, "rack": b.rack, "is_fenced": b.is_fenced}
             for b in body.brokers

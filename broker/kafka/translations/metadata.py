@@ -26,6 +26,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     CreatableTopic,
     CreateTopicsRequest,
+    MetadataPartition,
     MetadataRequest,
     MetadataResponse,
     MetadataTopic,
@@ -105,13 +106,11 @@ def _until_known(code: int) -> int:
 
 
 def _to_kafka(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
-    ids = [broker.node_id for broker in body.brokers]
-    own = call.connection.server.node_id
     return {
         "throttle_time_ms": body.throttle_time_ms,
         "brokers": [{"node_id": b.node_id, "host": b.host, "port": b.port, "rack": b.rack} for b in body.brokers],
         "cluster_id": body.cluster_id,
-        "controller_id": own if own in ids else next(iter(ids), -1),
+        "controller_id": controller_of(call, [broker.node_id for broker in body.brokers]),
         "topics": [_topic(call, topic) for topic in body.topics],
         "cluster_authorized_operations": cluster_operations(
             call, call.fields.get("include_cluster_authorized_operations", False)
@@ -141,22 +140,30 @@ def _topic(call: KafkaCall, topic: MetadataTopic) -> dict[str, Any]:
         "name": topic.name if topic.name is not None or call.version >= 12 else "",
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [
-            {
-                "error_code": p.error_code,
-                "partition_index": p.partition,
-                "leader_id": p.leader_id,
-                "leader_epoch": p.leader_epoch,
-                "replica_nodes": p.replica_nodes,
-                "isr_nodes": p.isr_nodes,
-                "offline_replicas": p.offline_replicas,
-            }
-            for p in topic.partitions
-        ],
+        "partitions": [partition_fields(partition) for partition in topic.partitions],
         "topic_authorized_operations": (
             authorized_operations(call, TOPIC_RESOURCE, topic.name) if asks and topic.name else NOT_ASKED
         ),
     }
+
+
+def partition_fields(partition: MetadataPartition) -> dict[str, Any]:
+    """The fields of a partition, as DescribeTopicPartitions has them, too."""
+    return {
+        "error_code": partition.error_code,
+        "partition_index": partition.partition,
+        "leader_id": partition.leader_id,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replica_nodes,
+        "isr_nodes": partition.isr_nodes,
+        "offline_replicas": partition.offline_replicas,
+    }
+
+
+def controller_of(call: KafkaCall, alive: list[int]) -> int:
+    """The broker to which a client sends what is for the controller: this one, or another one that is alive. Each forwards it."""
+    own = call.connection.server.node_id
+    return own if own in alive else next(iter(alive), -1)
 
 
 def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:

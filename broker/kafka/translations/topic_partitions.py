@@ -9,6 +9,7 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall
 from strandline.broker.kafka.translations.authorized_operations import authorized_operations
+from strandline.broker.kafka.translations.metadata import partition_fields
 from strandline.broker.kafka.translations.topics_by_name import code_by_name
 from strandline.controller.metadata.topic_names import name_problem
 from strandline.protocol import apis
@@ -76,17 +77,11 @@ def _topic(call: KafkaCall, topic: MetadataTopic, partitions: list[MetadataParti
     }
 
 
-def _partition(p: MetadataPartition) -> dict[str, Any]:
+def _partition(partition: MetadataPartition) -> dict[str, Any]:
     return {
-        "error_code": p.error_code,
-        "partition_index": p.partition,
-        "leader_id": p.leader_id,
-        "leader_epoch": p.leader_epoch,
-        "replica_nodes": p.replica_nodes,
-        "isr_nodes": p.isr_nodes,
-        "eligible_leader_replicas": p.eligible_leader_replicas,
-        "last_known_elr": p.last_known_elr,
-        "offline_replicas": p.offline_replicas,
+        **partition_fields(partition),
+        "eligible_leader_replicas": partition.eligible_leader_replicas,
+        "last_known_elr": partition.last_known_elr,
     }
 
 
