@@ -43,9 +43,10 @@ class DenialLog:
         self._limits = LineLimits()
 
     def write(self, access: Access, operation: int, resource: str) -> None:
-        api, principal = api_name(access.api_key), printable(access.principal)
+        request = access.request
+        api, principal = api_name(request.api_key), printable(access.principal)
         subject = f"{principal} {access.host} {api} {operation} {printable(resource)}"
-        suppressed = self._limits.admit(subject, access.received_at)
+        suppressed = self._limits.admit(subject, request.received_at)
         if suppressed is not None:
             logger.warning(
                 "authorizer.denied",
@@ -54,7 +55,7 @@ class DenialLog:
                 resource=printable(resource),
                 host=access.host,
                 api=api,
-                client_id=printable(access.client_id),
+                client_id=printable(request.client_id),
                 **suppressed.fields,
             )
 
@@ -79,17 +80,15 @@ class Rights:
 class Access:
     """The rights of the sender of one request."""
 
-    __slots__ = ("_authorize", "api_key", "client_id", "host", "image", "principal", "received_at", "rights")
+    __slots__ = ("_authorize", "host", "image", "principal", "request", "rights")
 
     def __init__(self, rights: Rights, request: Any, image: MetadataImage) -> None:
         self.rights = rights
+        self.request = request
         self.image = image
         self._authorize = rights.authorizer.authorize
         self.principal: Principal = request.principal
         self.host: str = request.client_host
-        self.api_key: int = request.api_key
-        self.client_id: str | None = request.client_id
-        self.received_at: float = request.received_at
 
     @property
     def is_node(self) -> bool:
