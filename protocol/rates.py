@@ -57,7 +57,7 @@ class TokenBucket:
 
 
 THROTTLE_MS_MAX = 2**31 - 1
-"""What a response has room for: 25 days."""
+"""The longest throttle time in ms that fits into the field of a response: 25 days."""
 
 
 def throttle_ms(wait_s: float) -> int:

@@ -1,4 +1,4 @@
-"""What a seed draws about security: who must log in again and when, and what is changed while clients run."""
+"""The part of a seed's plan about security: which clients must log in again and when, and what is changed while they run."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ async def ask(servers: str, question: bytes) -> bytes:
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("kafka", [False, True])
 async def test_a_kafka_client_at_our_listener_is_logged_with_the_right_address(secure: bool, kafka: bool) -> None:
-    """Kafka's clients cannot be told anything; whoever runs the broker reads it."""
+    """A Kafka client shows no text of the broker, so the broker logs the right address for its operator."""
     async with Cluster(brokers=1, kafka=kafka, secure=secure) as cluster:
         assert await ask(cluster.bootstrap_servers, KAFKA_QUESTION) == b""
         (line,) = said(cluster)

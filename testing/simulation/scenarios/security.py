@@ -214,7 +214,7 @@ async def s129(stage: Stage) -> None:
 @scenario("S130", "Nodes meet before there is metadata", source="KIP-631; sasl.scram.users.file")
 async def s130(stage: Stage) -> None:
     """Three controllers and three brokers start on empty disks, and authenticate each other. One broker gets a wrong password:
-    nobody lets it in any more. With the right one it takes part."""
+    all nodes refuse its connections. With the right one it takes part."""
     await stage.open(secured=True, controllers=3)
     stage.says("All of them lose their power at once, and meet again.")
     for node in (101, 102, 103, 1, 2, 3):
