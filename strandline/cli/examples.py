@@ -49,7 +49,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "broker undrain": ("strandline broker undrain 3",),
     "broker unregister": ("strandline broker unregister 4",),
     "cluster unregister": ("strandline cluster unregister 4",),
-    "health": ("strandline health --cluster", "strandline health --broker 127.0.0.1:9092"),
+    "health": (
+        "strandline health --cluster",
+        "strandline health --cluster --brokers 3",
+        "strandline health --broker 127.0.0.1:9092",
+    ),
     "top": ("strandline top", "strandline top --interval 0.5"),
     "doctor": ("strandline doctor", "strandline doctor -b broker-1.example.com:9092 -o json"),
     "quorum describe": ("strandline quorum describe",),

@@ -38,11 +38,19 @@ PARTITIONS_NAMED_MAX = 10
 Broker = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Check the broker at this client or HTTP address.")]
 Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Time to wait for the answer.", min=0.001, max=86_400)]
 
+Brokers = Annotated[
+    int,
+    typer.Option(
+        "--brokers", metavar="N", min=0, help="With --cluster: it is not healthy before so many brokers are registered."
+    ),
+]
+
 
 @app.command()
 def health(
     broker: Broker = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Check the whole cluster, at --bootstrap.")] = False,
+    brokers: Brokers = 0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = 2,
     output: Output = Form.table,
@@ -54,12 +62,14 @@ def health(
     """
     if broker is not None and cluster:
         raise UsageError("--broker checks one broker and --cluster all of them; give only one of the two")
+    if brokers and not cluster:
+        raise UsageError("--brokers says how many brokers the cluster should have; give it together with --cluster")
     logs.silence()
     address = None if broker is None else probe.split_address(broker, "--broker")
 
     async def ask() -> View:
         if cluster:
-            return _view(await _ask_cluster(bootstrap, timeout))
+            return _view(await _ask_cluster(bootstrap, timeout, brokers))
         if address is not None:
             return _view(await _ask_broker(*address, timeout, security_of(bootstrap)))
         return _view(probe.ask_own_node(os.environ.get(probe.LISTENER), timeout))
@@ -135,7 +145,7 @@ def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:
 # -- the cluster ------------------------------------------------------------------------------------------------------
 
 
-async def _ask_cluster(bootstrap: str, timeout_s: float) -> Verdict:
+async def _ask_cluster(bootstrap: str, timeout_s: float, expected_brokers: int) -> Verdict:
     from strandline.client import Admin
 
     timeout_ms = max(1, int(timeout_s * 1000))
@@ -153,7 +163,7 @@ async def _ask_cluster(bootstrap: str, timeout_s: float) -> Verdict:
         raise
     except StrandlineError as e:
         return Verdict(False, bootstrap, [str(e)])
-    return judge_cluster(bootstrap, cluster, topics, min_isr)
+    return judge_cluster(bootstrap, cluster, topics, min_isr, expected_brokers)
 
 
 async def _min_isr(admin: Admin, topic: TopicDescription, timeout_ms: int) -> int:
@@ -166,10 +176,16 @@ def _is_troubled(topic: TopicDescription) -> bool:
 
 
 def judge_cluster(
-    target: str, cluster: ClusterDescription, topics: Iterable[TopicDescription], min_isr: Mapping[str, int]
+    target: str,
+    cluster: ClusterDescription,
+    topics: Iterable[TopicDescription],
+    min_isr: Mapping[str, int],
+    expected_brokers: int = 0,
 ) -> Verdict:
     """The verdict on a description of the cluster. `min_isr`: min.insync.replicas of each topic with a partition that is
-    under-replicated or offline. No I/O."""
+    under-replicated or offline. No I/O.
+
+    The metadata does not know a broker that has never registered, so only `expected_brokers` tells that one is missing."""
     partitions = [(topic.name, p) for topic in topics for p in topic.partitions]
     offline = [key for key in partitions if key[1].leader_id < 0]
     below = [(t, p) for t, p in partitions if len(p.isr) < p.effective_min_isr(min_isr.get(t, 1))]
@@ -177,6 +193,7 @@ def judge_cluster(
     fenced = [b for b in cluster.brokers if b.is_fenced]
     problems = [
         *([] if cluster.controller_id >= 0 else ["no controller is active"]),
+        *_missing(len(cluster.brokers), expected_brokers),
         *(_about_broker(b) for b in cluster.brokers if b.is_fenced or b.in_controlled_shutdown),
         # Each partition is named once, with its worst problem.
         *_about(offline, "offline: it has no leader", _waits),
@@ -196,6 +213,12 @@ def judge_cluster(
     }
     summary = f"the cluster is healthy: {_count(len(cluster.brokers), 'broker')}, {_count(len(partitions), 'partition')}"
     return Verdict(not problems, target, problems, facts, summary)
+
+
+def _missing(registered: int, expected: int) -> list[str]:
+    if registered >= expected:
+        return []
+    return [f"{_count(registered, 'broker')} {'is' if registered == 1 else 'are'} registered, and {expected} are expected"]
 
 
 def _about_broker(broker: BrokerDescription) -> str:

@@ -281,6 +281,21 @@ def test_broker_and_cluster_exclude_each_other() -> None:
 # -- the cluster ------------------------------------------------------------------------------------------------------
 
 
+def test_the_number_of_brokers_is_one_of_the_whole_cluster() -> None:
+    outcome = run("health", "--brokers", "3")
+    assert outcome.code == 2
+    assert "--cluster" in one_sentence(outcome)
+
+
+@pytest.mark.processes
+def test_a_cluster_with_fewer_brokers_than_expected_is_unhealthy(up: Up) -> None:
+    """A cluster that starts is complete for itself as soon as one broker is registered. Whoever waits for three says so."""
+    at = ("health", "--cluster", "--bootstrap", up.bootstrap)
+    wait_until(lambda: run(*at, "--brokers", "3").code == 0, "the cluster has three brokers")
+    outcome = run(*at, "--brokers", "4")
+    assert (outcome.code, outcome.out) == (3, "3 brokers are registered, and 4 are expected\n")
+
+
 @pytest.mark.processes
 def test_a_paused_broker_makes_the_cluster_unhealthy(up: Up) -> None:
     assert run("topic", "create", "health", "--partitions", "3", "--bootstrap", up.bootstrap).code == 0
