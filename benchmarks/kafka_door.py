@@ -89,8 +89,13 @@ async def consume(system: Kafka, topic: str, scale: float) -> Figures:
     records = int(2_000_000 * scale)
     await loads_kafka._java_producer(system, topic, records, 100)
     rdkafka = await asyncio.to_thread(loads_kafka._confluent_consumer, system.bootstrap, topic, records)
+    pausing = await asyncio.to_thread(loads_kafka._confluent_consumer, system.bootstrap, topic, records, 1000)
     java = await loads_kafka._java_consumer(system, topic, records)
-    return {"consume 100 B, java, records/s": java, "consume 100 B, librdkafka, records/s": rdkafka}
+    return {
+        "consume 100 B, java, records/s": java,
+        "consume 100 B, librdkafka, records/s": rdkafka,
+        "consume 100 B, librdkafka that pauses for 1 s (default), records/s": pausing,
+    }
 
 
 async def latency(system: Kafka, topic: str, scale: float) -> Figures:

@@ -195,11 +195,28 @@ async def codec(system: Kafka, topic: str, name: str, records: int) -> Figures:
     }
 
 
-def _confluent_consumer(bootstrap: str, topic: str, records: int) -> float:
+SHORT_QUEUE_BACKOFF_MS = 10
+"""A consumer of librdkafka stops fetching once 100,000 records wait in its queue, and goes on `fetch.queue.backoff.ms` later: by default
+a second, in which the application has long read them. So the defaults measure the pauses of the client, the same on every system."""
+
+
+def confluent_consumer_settings(
+    bootstrap: str, topic: str, queue_backoff_ms: int = SHORT_QUEUE_BACKOFF_MS
+) -> dict[str, str | int | bool]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": f"bench-{topic}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "max.partition.fetch.bytes": 4 << 20,
+        "fetch.queue.backoff.ms": queue_backoff_ms,
+    }
+
+
+def _confluent_consumer(bootstrap: str, topic: str, records: int, queue_backoff_ms: int = SHORT_QUEUE_BACKOFF_MS) -> float:
     from confluent_kafka import Consumer, TopicPartition
 
-    settings = {"bootstrap.servers": bootstrap, "group.id": f"bench-{topic}", "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings | {"enable.auto.commit": False, "max.partition.fetch.bytes": 4 << 20})
+    consumer = Consumer(confluent_consumer_settings(bootstrap, topic, queue_backoff_ms))
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(6)])
     started, read = time.monotonic(), 0
     while read < records:

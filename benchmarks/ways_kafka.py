@@ -11,7 +11,7 @@ from collections import deque
 from time import perf_counter
 from typing import Any
 
-from loads_kafka import _aiokafka_consumer, _confluent_consumer, _java_producer
+from loads_kafka import _aiokafka_consumer, _confluent_consumer, _java_producer, confluent_consumer_settings
 from shapes import Shape, shapes
 from systems import Kafka
 
@@ -144,20 +144,10 @@ async def _aiokafka_one_by_one(bootstrap: str, topic: str, records: int) -> floa
         await consumer.stop()
 
 
-def _settings(bootstrap: str, topic: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": bootstrap,
-        "group.id": f"ways-{topic}",
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "max.partition.fetch.bytes": 4 << 20,
-    }
-
-
 def _confluent_poll(bootstrap: str, topic: str, records: int) -> float:
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer(_settings(bootstrap, topic))
+    consumer = Consumer(confluent_consumer_settings(bootstrap, topic))
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         started, read = perf_counter(), 0
@@ -175,7 +165,7 @@ async def _confluent_aio_poll(bootstrap: str, topic: str, records: int) -> float
     from confluent_kafka import TopicPartition
     from confluent_kafka.aio import AIOConsumer
 
-    consumer = AIOConsumer(_settings(bootstrap, topic))
+    consumer = AIOConsumer(confluent_consumer_settings(bootstrap, topic))
     try:
         await consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         started, read = perf_counter(), 0
