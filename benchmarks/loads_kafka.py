@@ -196,8 +196,9 @@ async def codec(system: Kafka, topic: str, name: str, records: int) -> Figures:
 
 
 SHORT_QUEUE_BACKOFF_MS = 10
-"""A consumer of librdkafka stops fetching once 100,000 records wait in its queue, and goes on `fetch.queue.backoff.ms` later: by default
-a second, in which the application has long read them. So the defaults measure the pauses of the client, the same on every system."""
+"""A consumer of librdkafka stops fetching once 100,000 records wait in its queue, and goes on `fetch.queue.backoff.ms` later: by
+default a second, in which the application has long read them. So the defaults measure the pauses of the client, the same on every
+system."""
 
 
 def confluent_consumer_settings(
