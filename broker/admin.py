@@ -18,8 +18,9 @@ from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.broker.security import describe as security
 from strandline.broker.unclean_election_reports import describe_unclean_elections
 from strandline.controller.metadata.cluster_describe import describe_brokers
-from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
+from strandline.controller.metadata.config_describe import describe_broker, describe_group, describe_resources, describe_topic
 from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, list_items
+from strandline.controller.metadata.group_configs import GROUP_CONFIGS
 from strandline.controller.metadata.image import NO_LEADER, BrokerRegistration, MetadataImage, PartitionRegistration, TopicImage
 from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.node_keys import DYNAMIC_BROKER_CONFIGS
@@ -32,6 +33,7 @@ from strandline.protocol.messages.admin import (
     CONFIG_SET,
     PREFERRED_ELECTION,
     RESOURCE_BROKER,
+    RESOURCE_GROUP,
     RESOURCE_TOPIC,
     AlterableConfig,
     AlterPartitionReassignmentsRequest,
@@ -191,6 +193,10 @@ class AdminHandlers:
         config = self._config
         if kind == RESOURCE_TOPIC:
             return describe_topic(image, name, broker_id=config.node_id, static=config.given_values)
+        if kind == RESOURCE_GROUP:
+            if not name:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of the group is missing")
+            return describe_group(image, name, broker_id=config.node_id, static=config.given_values)
         if kind != RESOURCE_BROKER:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration")
         if name not in ("", str(config.node_id)):
@@ -340,14 +346,17 @@ def _configs_visible(body: IncrementalAlterConfigsRequest, response: Incremental
     return lambda image: all(condition(image) for condition in conditions)
 
 
+_KEYS = {RESOURCE_TOPIC: TOPIC_CONFIGS, RESOURCE_BROKER: DYNAMIC_BROKER_CONFIGS, RESOURCE_GROUP: GROUP_CONFIGS}
+"""The keys of each type of resource."""
+
+
 def _config_visible(kind: int, name: str, config: AlterableConfig) -> Condition:
     def value(image: MetadataImage) -> str | None:
         return image.config(kind, name).get(config.name)
 
     if config.config_operation == CONFIG_DELETE:
         return lambda image: value(image) is None
-    keys = TOPIC_CONFIGS if kind == RESOURCE_TOPIC else DYNAMIC_BROKER_CONFIGS
-    key = keys[config.name]
+    key = _KEYS[kind][config.name]
     if config.config_operation == CONFIG_SET:
         # Values are stored in one form, in whatever form the request gives them.
         text = key.text(key.parse(config.value))

@@ -20,6 +20,7 @@ from strandline.controller.metadata.config_keys import (
     check_topic_values,
     parse,
 )
+from strandline.controller.metadata.group_configs import check_node_bounds
 from strandline.controller.metadata.node_config import parse_listeners, separate_directories
 from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.controller.metadata.node_security.overrides import split_overrides
@@ -212,6 +213,7 @@ class BrokerConfig:
         if groups.group_consumer_heartbeat_interval_ms >= groups.group_consumer_session_timeout_ms:
             reason = "must be smaller than group.consumer.session.timeout.ms"
             raise UsageError(f"config group.consumer.heartbeat.interval.ms {reason}")
+        check_node_bounds(self.values, self.given)
         if groups.group_min_session_timeout_ms > groups.group_max_session_timeout_ms:
             raise UsageError("config group.min.session.timeout.ms must not be larger than group.max.session.timeout.ms")
         check_topic_values(parse(TOPIC_CONFIGS, as_topic_values(self.topic_defaults)))

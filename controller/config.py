@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.controller.metadata.config_keys import parse
+from strandline.controller.metadata.group_configs import check_node_bounds
 from strandline.controller.metadata.node_config import only_directory, parse_listeners
 from strandline.controller.metadata.node_keys import CONTROLLER_KEYS, KAFKA
 from strandline.controller.metadata.node_security.overrides import split_overrides
@@ -64,6 +65,7 @@ class ControllerConfig:
         check_quorum(voters, node_id)
         own = next(voter for voter in voters if voter.id == node_id)
         listeners = _listeners(values["listeners"], own)
+        check_node_bounds(values, plain)
         return cls(
             node_id=node_id,
             cluster_id=values["cluster.id"],

@@ -1,17 +1,18 @@
-"""Configurations of topics and brokers: IncrementalAlterConfigs and DescribeConfigs.
+"""Configurations of topics, brokers and groups: IncrementalAlterConfigs and DescribeConfigs.
 
 The metadata log holds the values that were set, as text; it holds no defaults. A topic's value overrides the broker's
 (`segment.bytes` overrides `log.segment.bytes`), which overrides the cluster-wide default (the broker with the empty name).
+A group's value overrides the broker's, too (`metadata/group_configs.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strandline.controller.decision import Decision
-from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
+from strandline.controller.metadata.config_describe import describe_broker, describe_group, describe_resources, describe_topic
 from strandline.controller.metadata.config_keys import (
     TOPIC_CONFIGS,
     ConfigKey,
@@ -23,6 +24,7 @@ from strandline.controller.metadata.config_keys import (
     parse,
     unknown_key,
 )
+from strandline.controller.metadata.group_configs import GROUP_CONFIGS, NODE_DEFAULTS, check_group_values, unknown_group_key
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.node_keys import BROKER_KEYS, CONTROLLER_KEYS, NODE_CONFIGS
 from strandline.controller.metadata.records import AnyRecord, ConfigRecord
@@ -34,6 +36,7 @@ from strandline.protocol.messages.admin import (
     CONFIG_SET,
     CONFIG_SUBTRACT,
     RESOURCE_BROKER,
+    RESOURCE_GROUP,
     RESOURCE_TOPIC,
     AlterableConfig,
     AlterConfigsResource,
@@ -64,6 +67,14 @@ def topic_key(name: str) -> ConfigKey:
     return key
 
 
+def group_key(name: str) -> ConfigKey:
+    """The key of a group. Raises BrokerError INVALID_CONFIG."""
+    key = GROUP_CONFIGS.get(name)
+    if key is None:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, str(unknown_group_key(name)))
+    return key
+
+
 def dynamic_key(name: str, broker: str) -> ConfigKey:
     """The key of a broker resource; `broker`: its id, or empty for all brokers. Raises BrokerError INVALID_CONFIG if the key is
     unknown, cannot be changed while the nodes run, or cannot be changed there."""
@@ -81,6 +92,13 @@ def dynamic_key(name: str, broker: str) -> ConfigKey:
     raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {name} {text}")
 
 
+def _key_of(resource: AlterConfigsResource, name: str) -> ConfigKey:
+    """The key of this name. Raises BrokerError INVALID_CONFIG."""
+    if resource.resource_type == RESOURCE_TOPIC:
+        return topic_key(name)
+    return group_key(name) if resource.resource_type == RESOURCE_GROUP else dynamic_key(name, resource.resource_name)
+
+
 def _users(name: str) -> str:
     of_brokers, of_controllers = name in by_name(BROKER_KEYS), name in by_name(CONTROLLER_KEYS)
     return "nodes" if of_brokers and of_controllers else "brokers" if of_brokers else "controllers"
@@ -95,10 +113,11 @@ class _Change(NamedTuple):
 
 
 def incremental_alter_configs(
-    image: MetadataImage, request: IncrementalAlterConfigsRequest
+    image: MetadataImage, request: IncrementalAlterConfigsRequest, node_values: Mapping[str, Any] = NODE_DEFAULTS
 ) -> Decision[IncrementalAlterConfigsResponse]:
     """Change keys of resources (IncrementalAlterConfigs, KIP-339): set, delete, append to a list, subtract from a list. Each
-    resource is changed as a whole or not at all; its error names everything that is wrong with it."""
+    resource is changed as a whole or not at all; its error names everything that is wrong with it. `node_values`: those of the
+    controller's keys."""
     decision: Decision[IncrementalAlterConfigsResponse] = Decision(IncrementalAlterConfigsResponse([]))
     times = Counter((r.resource_type, r.resource_name) for r in request.resources)
     for resource in request.resources:
@@ -107,7 +126,7 @@ def incremental_alter_configs(
         try:
             if times[(resource.resource_type, resource.resource_name)] > 1:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource {resource.resource_name!r} is named twice in the request")
-            change = _alter_resource(image, resource)
+            change = _alter_resource(image, resource, node_values)
         except BrokerError as e:
             result.error_code, result.error_message = e.code, e.message
             continue
@@ -117,11 +136,14 @@ def incremental_alter_configs(
     return decision
 
 
-def _alter_resource(image: MetadataImage, resource: AlterConfigsResource) -> _Change:
+def _alter_resource(image: MetadataImage, resource: AlterConfigsResource, node_values: Mapping[str, Any]) -> _Change:
     now_set = image.config(resource.resource_type, resource.resource_name)
     _check_resource(image, resource, now_set)
     wanted = _wanted_values(image, resource, now_set)
-    _check_together(image, resource, {**now_set, **wanted})
+    if resource.resource_type == RESOURCE_GROUP:
+        _check_group(now_set, wanted, node_values)
+    else:
+        _check_together(image, resource, {**now_set, **wanted})
     records: list[AnyRecord] = [
         ConfigRecord(resource.resource_type, resource.resource_name, name, value)
         for name, value in wanted.items()
@@ -156,8 +178,7 @@ def _wanted_value(
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"config operation {config.config_operation} is none of {known}")
     if config.config_operation == CONFIG_DELETE and config.name in now_set:
         return None  # Also a key that this version does not accept: another version may have stored it.
-    is_topic = resource.resource_type == RESOURCE_TOPIC
-    key = topic_key(config.name) if is_topic else dynamic_key(config.name, resource.resource_name)
+    key = _key_of(resource, config.name)
     if config.config_operation == CONFIG_DELETE:
         return None
     if config.value is None:
@@ -199,6 +220,13 @@ def _check_together(image: MetadataImage, resource: AlterConfigsResource, values
         check_topic_configs(image, given)
 
 
+def _check_group(now_set: Mapping[str, str], wanted: Mapping[str, str | None], node_values: Mapping[str, Any]) -> None:
+    try:
+        check_group_values({**now_set, **wanted}, wanted, node_values)
+    except UsageError as e:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, str(e)) from None
+
+
 def check_topic_configs(image: MetadataImage, configs: Mapping[str, str]) -> None:
     """Check the values of a topic together with the defaults of the cluster. BrokerError INVALID_CONFIG."""
     defaults = image.config(RESOURCE_BROKER, "")
@@ -223,8 +251,7 @@ def _needless_subtractions(image: MetadataImage, resource: AlterConfigsResource)
     sentences = []
     for config in resource.configs:
         if config.config_operation == CONFIG_SUBTRACT and config.value is not None:
-            is_topic = resource.resource_type == RESOURCE_TOPIC
-            key = topic_key(config.name) if is_topic else dynamic_key(config.name, resource.resource_name)
+            key = _key_of(resource, config.name)
             items = list_items(config.value)
             if not set(items) & set(_list_in_effect(image, resource, key)):
                 absent = " or ".join(items) or "an empty item"
@@ -243,12 +270,16 @@ def _check_resource(image: MetadataImage, resource: AlterConfigsResource, now_se
 
 
 def check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
-    """Raises BrokerError if the resource does not exist. A broker resource is a registered broker's id, or empty for all."""
+    """Raises BrokerError if the resource does not exist. A broker resource is a registered broker's id, or empty for all. A group
+    need not exist."""
     if resource_type == RESOURCE_TOPIC:
         if image.topic(name) is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    elif resource_type == RESOURCE_GROUP:
+        if not name:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of the group is missing")
     elif resource_type != RESOURCE_BROKER:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is neither topic (2) nor broker (4)")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is no topic (2), broker (4) or group (32)")
     elif name:
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"a broker resource is named by its id, not {name!r}")
@@ -268,6 +299,8 @@ def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> D
 
     def describe(resource_type: int, name: str) -> list[DescribedConfig]:
         check_resource(image, resource_type, name)
+        if resource_type == RESOURCE_GROUP:
+            return describe_group(image, name)
         return describe_topic(image, name) if resource_type == RESOURCE_TOPIC else describe_broker(image, name)
 
     return describe_resources(request, describe)

@@ -18,6 +18,7 @@ from strandline.controller.decision import Decision
 from strandline.controller.directory_control import assign_replicas_to_dirs
 from strandline.controller.leader_balance import ELECTIONS_MAX
 from strandline.controller.metadata.cluster_describe import describe_brokers
+from strandline.controller.metadata.group_configs import NODE_DEFAULTS
 from strandline.controller.metadata.security.budgets import StrictWindow
 from strandline.controller.producer_id_control import allocate_producer_ids, init_named_producer
 from strandline.controller.reassignment_control import (
@@ -71,15 +72,18 @@ class ControllerApis:
         call_soon: Callable[[Callable[[], None]], object],
         more: Mapping[int, Decide] | None = None,
         mutation_window: StrictWindow = StrictWindow(),  # noqa: B008 - frozen
+        node_values: Mapping[str, Any] = NODE_DEFAULTS,
     ) -> None:
         """`call_soon`: calls a function in the next turn of the event loop, after the requests that have arrived. `more`:
-        decisions about other APIs (`security/decisions.py`). `mutation_window`: of `controller_mutation_rate`."""
+        decisions about other APIs (`security/decisions.py`). `mutation_window`: of `controller_mutation_rate`. `node_values`:
+        those of the controller's own keys."""
         self._controller = controller
         self._call_soon = call_soon
         self._topics = topics
         self._cluster_id = cluster_id
         self._wall_clock_ms = wall_clock_ms
         self._more = more or {}
+        self._node_values = node_values
         self.mutations = MutationQuota(mutation_window, controller.now)
 
     def handlers(self) -> Mapping[int, Callable[[Request], None]]:
@@ -194,7 +198,7 @@ class ControllerApis:
 
     def _alter_configs(self, active: ActiveState, body: Any) -> Decision[Any]:
         image = self._controller.image
-        decision = incremental_alter_configs(image, body)
+        decision = incremental_alter_configs(image, body, self._node_values)
         decision.records += complete_after_configs(image, active.index, decision.records)
         dropped = drop_elrs_after_configs(image, active.index, decision.records)
         if dropped:

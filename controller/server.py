@@ -308,7 +308,7 @@ class ControllerServer:
         values = self.config.values
         window = StrictWindow(values["controller.quota.window.num"], values["controller.quota.window.size.seconds"])
         wall_clock_ms = self._doors.wall_clock_ms
-        apis_ = ControllerApis(controller, topics, opened.cluster_id, wall_clock_ms, loop.call_soon, security, window)
+        apis_ = ControllerApis(controller, topics, opened.cluster_id, wall_clock_ms, loop.call_soon, security, window, values)
         self.mutation_quota = apis_.mutations
         ours: dict[int, Callable[[Any], Any]] = dict(apis_.handlers())
         decide_heartbeat, decide_registration = ours[apis.BROKER_HEARTBEAT], ours[apis.BROKER_REGISTRATION]

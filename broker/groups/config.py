@@ -33,8 +33,14 @@ class GroupConfig:
 
     group_consumer_session_timeout_ms: int = 9000
     """A member that is silent for so long is removed. Kafka: 45000."""
+    group_consumer_min_session_timeout_ms: int = 6000
+    """Kafka: 45000. Like the other bounds, of what a group may have for itself (`group_config_manager.py`)."""
+    group_consumer_max_session_timeout_ms: int = 60000
     group_consumer_heartbeat_interval_ms: int = 3000
     """Kafka: 5000."""
+    group_consumer_min_heartbeat_interval_ms: int = 1000
+    """Kafka: 5000."""
+    group_consumer_max_heartbeat_interval_ms: int = 15000
     group_consumer_connection_loss_grace_ms: int = 1000
     """Not in Kafka: a member whose connection was closed, and that returns at once if it lives, is removed after this time."""
     group_consumer_max_size: int = 2**31 - 1
@@ -42,6 +48,8 @@ class GroupConfig:
     """The first one is the default."""
     group_consumer_assignment_interval_ms: int = 500
     """Kafka: 1000. A group's target assignment is computed at most once in this time (KAFKA-20291)."""
+    group_consumer_min_assignment_interval_ms: int = 0
+    group_consumer_max_assignment_interval_ms: int = 15000
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600000
     """How often the topics of a regular expression are looked up again although no topic has changed."""

@@ -1,4 +1,4 @@
-"""DescribeConfigs: every key of a topic or broker, its value, and the places that have a value of it.
+"""DescribeConfigs: every key of a topic, broker or group, its value, and the places that have a value of it.
 
 A broker adds its own configuration file to what the metadata log holds; a controller does not know that file.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, ConfigKey, Update, broker_key_of
+from strandline.controller.metadata.group_configs import GROUP_CONFIGS
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.node_keys import BROKER_KEYS, DYNAMIC_BROKER_CONFIGS
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -16,9 +17,11 @@ from strandline.protocol.messages.admin import (
     CONFIG_SOURCE_DEFAULT,
     CONFIG_SOURCE_DYNAMIC_BROKER,
     CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
+    CONFIG_SOURCE_DYNAMIC_GROUP,
     CONFIG_SOURCE_DYNAMIC_TOPIC,
     CONFIG_SOURCE_STATIC_BROKER,
     RESOURCE_BROKER,
+    RESOURCE_GROUP,
     RESOURCE_TOPIC,
     ConfigSynonym,
     DescribeConfigsRequest,
@@ -29,7 +32,7 @@ from strandline.protocol.messages.admin import (
 )
 
 _Layers = list[tuple[int, Mapping[str, Any]]]
-"""(source, values by the broker's name of the key), the strongest first. A topic's own values are in no layer."""
+"""(source, values by the broker's name of the key), the strongest first. The own values of a topic or group are in no layer."""
 Describe = Callable[[int, str], list[DescribedConfig]]
 """Describes a resource by its type and name; raises BrokerError if it cannot."""
 
@@ -71,11 +74,21 @@ def describe_topic_values(
 ) -> list[DescribedConfig]:
     """All keys of a topic on which these values are set: it may be one that is yet to be created."""
     layers = _broker_layers(image, broker_id, static)
-    described = []
-    for key in TOPIC_CONFIGS.values():
-        values = list(_values_of_topic_key(key, own, layers))
-        described.append(_describe(key, values[0][0], [synonym for _, synonym in values], Update.TOPIC))
-    return described
+    return [_describe_above(key, own, (CONFIG_SOURCE_DYNAMIC_TOPIC, Update.TOPIC), layers) for key in TOPIC_CONFIGS.values()]
+
+
+def describe_group(
+    image: MetadataImage, name: str, *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
+) -> list[DescribedConfig]:
+    """All keys of a group, which need not exist. A broker passes its own id and the values of its file."""
+    own, layers = image.config(RESOURCE_GROUP, name), _broker_layers(image, broker_id, static)
+    return [_describe_above(key, own, (CONFIG_SOURCE_DYNAMIC_GROUP, Update.GROUP), layers) for key in GROUP_CONFIGS.values()]
+
+
+def _describe_above(key: ConfigKey, own: Mapping[str, str], kind: tuple[int, Update], layers: _Layers) -> DescribedConfig:
+    """`kind`: the source of the resource's own values, and where its keys can be changed."""
+    values = list(_values_above(key, own, kind[0], layers))
+    return _describe(key, values[0][0], [synonym for _, synonym in values], kind[1])
 
 
 def describe_broker(image: MetadataImage, name: str, *, static: Mapping[str, Any] | None = None) -> list[DescribedConfig]:
@@ -109,10 +122,13 @@ def _values_of_key(key: ConfigKey, layers: _Layers) -> Iterator[ConfigSynonym]:
     yield ConfigSynonym(key.name, key.text(key.default), CONFIG_SOURCE_DEFAULT)
 
 
-def _values_of_topic_key(key: ConfigKey, own: Mapping[str, str], layers: _Layers) -> Iterator[tuple[str | None, ConfigSynonym]]:
-    """The values of a topic key, and the places that have them. A broker may have it in hours: then the two differ."""
+def _values_above(
+    key: ConfigKey, own: Mapping[str, str], source_of_own: int, layers: _Layers
+) -> Iterator[tuple[str | None, ConfigSynonym]]:
+    """The values of a key of a topic or group, and the places that have them: its own, and those of the brokers. A broker may
+    have it in hours: then the two differ."""
     if key.name in own:
-        yield own[key.name], ConfigSynonym(key.name, own[key.name], CONFIG_SOURCE_DYNAMIC_TOPIC)
+        yield own[key.name], ConfigSynonym(key.name, own[key.name], source_of_own)
     for source, values in layers:
         found = broker_key_of(key, values)
         if found is not None:

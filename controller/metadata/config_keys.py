@@ -40,6 +40,7 @@ class Update(StrEnum):
     CLUSTER_OR_BROKER = "cluster, broker"
     """For all brokers, and differently for one of them."""
     TOPIC = "topic"
+    GROUP = "group"
 
 
 class CoarseKey(NamedTuple):
@@ -68,11 +69,11 @@ class ConfigKey:
     check: Callable[[Any], str | None] | None = None
     """Returns what is wrong with a parsed value, or None."""
     synonym: str | None = None
-    """For a topic key, the broker key that holds its default."""
+    """For a key of topics or groups, the broker key that holds its default."""
     coarser: tuple[CoarseKey, ...] = ()
     """For a topic key, the broker keys that hold its default in coarser units, the finest first."""
     update: Update = Update.RESTART
-    """For a key of a node, where it can be changed; a topic key can always be changed."""
+    """For a key of a node, where it can be changed; a key of topics or groups can always be changed."""
     sensitive: bool = False
     """The value is a secret: no description, log line or error shows it, and it may not be given on a command line."""
 

@@ -1,4 +1,8 @@
-"""The keys of the group coordinator, which runs on the brokers: a part of the table in `node_keys.py`."""
+"""The keys of the group coordinator, which runs on the brokers: a part of the table in `node_keys.py`.
+
+A consumer group may have values of its own (`group_configs.py`). The controllers check these when they are set, so they have the
+keys with the defaults and the bounds of these values, too (`GROUP_CONFIG_KEYS`).
+"""
 
 from __future__ import annotations
 
@@ -64,13 +68,29 @@ _CLASSIC = (
     ConfigKey("group.max.size", "int", INT_MAX, "", "the most members of a classic group", min=1),
 )
 
-_CONSUMER = (
+GROUP_CONFIG_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey(
         "group.consumer.session.timeout.ms",
         "int",
         9000,
         "ms",
         "a member of a consumer group that is silent for so long is removed (Apache Kafka: 45000)",
+        min=1,
+    ),
+    ConfigKey(
+        "group.consumer.min.session.timeout.ms",
+        "int",
+        6000,
+        "ms",
+        "the smallest consumer.session.timeout.ms of a group (Apache Kafka: 45000)",
+        min=1,
+    ),
+    ConfigKey(
+        "group.consumer.max.session.timeout.ms",
+        "int",
+        60_000,
+        "ms",
+        "the largest consumer.session.timeout.ms of a group",
         min=1,
     ),
     ConfigKey(
@@ -81,6 +101,52 @@ _CONSUMER = (
         "the interval between the heartbeats of a member of a consumer group (Apache Kafka: 5000)",
         min=1,
     ),
+    ConfigKey(
+        "group.consumer.min.heartbeat.interval.ms",
+        "int",
+        1000,
+        "ms",
+        "the smallest consumer.heartbeat.interval.ms of a group (Apache Kafka: 5000)",
+        min=1,
+    ),
+    ConfigKey(
+        "group.consumer.max.heartbeat.interval.ms",
+        "int",
+        15_000,
+        "ms",
+        "the largest consumer.heartbeat.interval.ms of a group",
+        min=1,
+    ),
+    ConfigKey(
+        "group.consumer.assignment.interval.ms",
+        "int",
+        500,
+        "ms",
+        "a group's assignment is computed at most once in this time (Apache Kafka: 1000)",
+        min=0,
+        max=15_000,
+    ),
+    ConfigKey(
+        "group.consumer.min.assignment.interval.ms",
+        "int",
+        0,
+        "ms",
+        "the smallest consumer.assignment.interval.ms of a group",
+        min=0,
+    ),
+    ConfigKey(
+        "group.consumer.max.assignment.interval.ms",
+        "int",
+        15_000,
+        "ms",
+        "the largest consumer.assignment.interval.ms of a group",
+        min=0,
+    ),
+)
+"""The defaults and the bounds of what a group may have for itself. Brokers act on them, and controllers check by them."""
+
+_CONSUMER = (
+    *GROUP_CONFIG_KEYS,
     ConfigKey(
         "group.consumer.connection.loss.grace.ms",
         "int",
@@ -97,15 +163,6 @@ _CONSUMER = (
         "",
         "the server-side assignors; the first one is the default",
         choices=("uniform", "range"),
-    ),
-    ConfigKey(
-        "group.consumer.assignment.interval.ms",
-        "int",
-        500,
-        "ms",
-        "a group's assignment is computed at most once in this time (Apache Kafka: 1000)",
-        min=0,
-        max=15_000,
     ),
     ConfigKey(
         "group.consumer.migration.policy",

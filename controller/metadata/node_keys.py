@@ -17,7 +17,7 @@ from strandline.controller.metadata.config_keys import (
     by_name,
     without_blanks,
 )
-from strandline.controller.metadata.group_keys import GROUP_KEYS
+from strandline.controller.metadata.group_keys import GROUP_CONFIG_KEYS, GROUP_KEYS
 from strandline.controller.metadata.node_config import http_listener_key
 from strandline.controller.metadata.quota_keys import (
     BROKER_QUOTA_KEYS,
@@ -488,6 +488,7 @@ CONTROLLER_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "an idle connection is closed after this time", min=1),
     ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
     *CONTROLLER_QUOTA_KEYS,
+    *GROUP_CONFIG_KEYS,
     http_listener_key("127.0.0.1:8093"),
     *SECURITY_KEYS,
 )

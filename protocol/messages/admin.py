@@ -218,12 +218,15 @@ class CreatePartitionsResponse(Message):
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 """A broker resource is named by its broker id; the empty name stands for the default of all brokers."""
+RESOURCE_GROUP = 32
+"""A consumer group, which need not exist yet."""
 
 CONFIG_SOURCE_DYNAMIC_TOPIC = 1
 CONFIG_SOURCE_DYNAMIC_BROKER = 2
 CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER = 3
 CONFIG_SOURCE_STATIC_BROKER = 4
 CONFIG_SOURCE_DEFAULT = 5
+CONFIG_SOURCE_DYNAMIC_GROUP = 8
 
 CONFIG_SET = 0
 CONFIG_DELETE = 1
@@ -254,7 +257,7 @@ class ConfigSynonym(Message):
 
 class DescribedConfig(Message):
     """`synonyms`: every place that has a value, the one that counts first (KIP-226). `update`: where the key can be changed while
-    the nodes run: "restart" (nowhere), "topic", "cluster", "broker" or "cluster, broker"."""
+    the nodes run: "restart" (nowhere), "topic", "cluster", "broker", "cluster, broker" or "group"."""
 
     name: Name
     value: Text | None

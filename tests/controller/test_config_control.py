@@ -127,7 +127,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
         ErrorCode.INVALID_CONFIG,
         "did you mean 'retention.ms'?; config flush.ms: '-1' is not allowed: must be at least 0",
     ),
-    (AlterConfigsResource(3, "t", []), ErrorCode.INVALID_REQUEST, "neither topic"),
+    (AlterConfigsResource(3, "t", []), ErrorCode.INVALID_REQUEST, "no topic (2), broker (4) or group (32)"),
 ]
 
 

@@ -81,9 +81,11 @@ RIGHTS: Mapping[int, ApiRights] = {
     apis.CREATE_TOPICS: _forwarded("CREATE on the cluster, or on each topic", topics.create_topics),
     apis.DELETE_TOPICS: _forwarded("DELETE on the cluster, or on each topic", topics.delete_topics),
     apis.CREATE_PARTITIONS: _forwarded("ALTER on each topic", topics.create_partitions),
-    apis.DESCRIBE_CONFIGS: _both("DESCRIBE_CONFIGS on each topic, or on the cluster for brokers", topics.describe_configs),
+    apis.DESCRIBE_CONFIGS: _both(
+        "DESCRIBE_CONFIGS on each topic or group, or on the cluster for brokers", topics.describe_configs
+    ),
     apis.INCREMENTAL_ALTER_CONFIGS: _forwarded(
-        "ALTER_CONFIGS on each topic, or on the cluster for brokers", topics.alter_configs
+        "ALTER_CONFIGS on each topic or group, or on the cluster for brokers", topics.alter_configs
     ),
     apis.DESCRIBE_UNCLEAN_ELECTIONS: ApiRights("DESCRIBE on each topic", topics.unclean_elections),
     # -- groups

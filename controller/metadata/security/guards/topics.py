@@ -15,6 +15,7 @@ from strandline.controller.metadata.security.guards.common import Guard, Handler
 from strandline.controller.metadata.security.partial_request import PartialRequest, put_back
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
+    RESOURCE_GROUP,
     RESOURCE_TOPIC,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -42,6 +43,7 @@ from strandline.protocol.messages.security import (
     DELETE,
     DESCRIBE,
     DESCRIBE_CONFIGS,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
 
@@ -133,9 +135,13 @@ def _text(access: Access, operation: int, name: str) -> str | None:
 # -- configurations ---------------------------------------------------------------------------------------------------
 
 
+_NAMED = {RESOURCE_TOPIC: TOPIC_RESOURCE, RESOURCE_GROUP: GROUP_RESOURCE}
+
+
 def _config_denial(access: Access, operation: int, resource_type: int, name: str) -> BrokerError | None:
-    """Topics by their name; the configurations of brokers belong to the cluster."""
-    resource = (TOPIC_RESOURCE, name) if resource_type == RESOURCE_TOPIC else (CLUSTER_RESOURCE, CLUSTER_NAME)
+    """Topics and groups by their name; the configurations of brokers belong to the cluster."""
+    named = _NAMED.get(resource_type)
+    resource = (CLUSTER_RESOURCE, CLUSTER_NAME) if named is None else (named, name)
     return None if access.may(operation, *resource) else access.denial(operation, *resource)
 
 
@@ -147,7 +153,7 @@ def _refuse_description(access: Access, resource: DescribeConfigsResource) -> De
 
 
 describe_configs: Guard = items("resources", "results", _refuse_description)
-"""DESCRIBE_CONFIGS on each topic, or on the cluster for brokers."""
+"""DESCRIBE_CONFIGS on each topic or group, or on the cluster for brokers."""
 
 
 def _refuse_alteration(access: Access, resource: AlterConfigsResource) -> AlterConfigsResourceResponse | None:
@@ -158,7 +164,7 @@ def _refuse_alteration(access: Access, resource: AlterConfigsResource) -> AlterC
 
 
 alter_configs: Guard = items("resources", "responses", _refuse_alteration)
-"""ALTER_CONFIGS on each topic, or on the cluster for brokers."""
+"""ALTER_CONFIGS on each topic or group, or on the cluster for brokers."""
 
 # -- unclean elections ------------------------------------------------------------------------------------------------
 
