@@ -14,6 +14,7 @@ from strandline.broker.coordination.replies import Asker, as_coordinator, send
 from strandline.broker.groups.census import GroupCensus
 from strandline.broker.groups.change_log_lines import ChangeLogLines
 from strandline.broker.groups.config import GroupConfig
+from strandline.broker.groups.group_config_manager import GroupConfigManager
 from strandline.broker.groups.loader import GroupLoader
 from strandline.broker.groups.metrics import GroupMetrics
 from strandline.broker.groups.records.codec import encode_record
@@ -47,6 +48,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
     def __init__(self, config: GroupConfig, host: Host, random: Random) -> None:
         super().__init__(host, config.offsets_commit_timeout_ms)
         self.config = config
+        self.settings = GroupConfigManager(config)
         self.metrics = GroupMetrics()
         self.on_offsets: Callable[[], None] = lambda: None
         """Called when offsets were loaded or committed."""
@@ -58,7 +60,8 @@ class GroupCoordinator(Coordinator[GroupShard]):
     # -- leadership ---------------------------------------------------------------------------------------------------
 
     def apply_delta(self, delta: MetadataDelta) -> None:
-        """Also tell all shards what has changed in the topics that groups read."""
+        """Also tell all shards what has changed in the topics that groups read, and in the groups' own configuration."""
+        self.settings.apply_delta(delta)
         super().apply_delta(delta)
         if self.is_stopped:
             return
@@ -70,7 +73,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
                 self._on_image(active, changed, delta.removed_topics)
 
     def _new_shard(self) -> GroupShard:
-        return GroupShard(self.config, self._random, self.host.directory.image)
+        return GroupShard(self.config, self._random, self.host.directory.image, self.settings)
 
     def _on_loaded(self, active: ActiveGroups, loader: ShardLoader[GroupShard], took_s: float) -> None:
         shard, now = active.shard, self.host.now()

@@ -18,6 +18,7 @@ from strandline.broker.groups.classic.protocol import ClassicProtocol
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.consumer.protocol import ConsumerProtocol
 from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.group_config_manager import GroupConfigManager
 from strandline.broker.groups.migration.classic_members import ClassicMembers
 from strandline.broker.groups.offsets import OffsetStore
 from strandline.broker.groups.records.types import GroupMetadataRecord, GroupRecord, OffsetCommitRecord
@@ -48,12 +49,15 @@ _EXPIRY = "expiry of offsets"
 class GroupShard:
     """All that the coordinator of one partition knows, in one leader epoch."""
 
-    def __init__(self, config: GroupConfig, random: Random, image: MetadataImage) -> None:
+    def __init__(
+        self, config: GroupConfig, random: Random, image: MetadataImage, settings: GroupConfigManager | None = None
+    ) -> None:
+        """`settings`: of each group; by default those of `config`."""
         self._config = config
         self.groups = GroupTable()
         self.deadlines = Deadlines()
         self.offsets = OffsetStore(config, self.groups)
-        self.consumer = ConsumerProtocol(config, self.groups, self.deadlines, image)
+        self.consumer = ConsumerProtocol(config, self.groups, self.deadlines, image, settings)
         self.classic = ClassicProtocol(config, self.groups, self.deadlines, random)
         self.classic_members = ClassicMembers(config, self.groups, self.deadlines, random, self.consumer, self.classic)
 

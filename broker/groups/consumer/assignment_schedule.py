@@ -1,6 +1,7 @@
 """When the target assignments of groups are computed.
 
-- At most once per interval and group (`group.consumer.assignment.interval.ms`, KAFKA-20291). A thousand members that join at the
+- At most once per interval and group (`group.consumer.assignment.interval.ms`, or the group's own
+  `consumer.assignment.interval.ms`; KAFKA-20291). A thousand members that join at the
   same time cost a few computations, and not a thousand.
 - The first assignment of a group is computed at once, in the heartbeat that joins.
 - A heartbeat that finds the target out of date computes it, if the interval is over.
@@ -17,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.consumer.group import ConsumerGroup
 from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.group_config_manager import GroupConfigManager
 from strandline.broker.groups.result import Result
 
 ASSIGNMENT = "assignment"
@@ -33,25 +34,28 @@ Compute = Callable[[str, float, int], Result | None]
 class AssignmentSchedule:
     """The deadlines of the groups' target assignments."""
 
-    def __init__(self, config: GroupConfig, deadlines: Deadlines, compute: Compute) -> None:
-        self._interval_s = config.group_consumer_assignment_interval_ms / 1000
+    def __init__(self, settings: GroupConfigManager, deadlines: Deadlines, compute: Compute) -> None:
+        self._settings = settings
         self._deadlines = deadlines
         self._compute = compute
 
     def may_assign(self, group: ConsumerGroup, now: float) -> bool:
         """Whether the interval is over, or the group has no assignment yet."""
-        due = self._deadlines.due_at((ASSIGNMENT, group.group_id)) if self._interval_s else None
+        due = self._deadlines.due_at((ASSIGNMENT, group.group_id)) if self._interval_s(group.group_id) else None
         return due is None or due <= now or not group.targets
 
     def hold(self, group_id: str, now: float) -> None:
         """The target is computed now. It is computed again at the end of the interval, if it is out of date then: because of a
         change in between, or because it could not be appended."""
-        self._set(group_id, now + (self._interval_s or RETRY_S))
+        self._set(group_id, now + (self._interval_s(group_id) or RETRY_S))
 
     def request(self, group_id: str, now: float) -> None:
         """The target is out of date: compute it as soon as the interval is over."""
-        if not self._interval_s or (ASSIGNMENT, group_id) not in self._deadlines:
+        if not self._interval_s(group_id) or (ASSIGNMENT, group_id) not in self._deadlines:
             self._set(group_id, now)
+
+    def _interval_s(self, group_id: str) -> float:
+        return self._settings.of(group_id).assignment_interval_ms / 1000
 
     def _set(self, group_id: str, due: float) -> None:
         self._deadlines.set((ASSIGNMENT, group_id), due, partial(self._compute, group_id))

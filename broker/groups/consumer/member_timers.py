@@ -11,6 +11,7 @@ from functools import partial
 
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.group_config_manager import GroupConfigManager
 from strandline.broker.groups.result import Removed, Result
 
 SESSION, REBALANCE = "session", "rebalance"
@@ -26,8 +27,16 @@ IsRevoking = Callable[[str, str, int], bool]
 class MemberTimers:
     """(group, member) -> its deadlines."""
 
-    def __init__(self, config: GroupConfig, deadlines: Deadlines, remove_member: RemoveMember, is_revoking: IsRevoking) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        settings: GroupConfigManager,
+        deadlines: Deadlines,
+        remove_member: RemoveMember,
+        is_revoking: IsRevoking,
+    ) -> None:
         self._config = config
+        self._settings = settings
         self._deadlines = deadlines
         self._remove_member = remove_member
         self._is_revoking = is_revoking
@@ -38,7 +47,7 @@ class MemberTimers:
         self, group_id: str, member_id: str, now: float, *, returns_at_once: bool = False, timeout_ms: int | None = None
     ) -> None:
         """`timeout_ms`: of a member of the classic protocol, which asks for its own."""
-        due = now + (self._config.group_consumer_session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        due = now + (self._settings.of(group_id).session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         self._deadlines.set((SESSION, group_id, member_id), due, partial(self._on_session_end, group_id, member_id))
         key = (group_id, member_id)
         if returns_at_once:

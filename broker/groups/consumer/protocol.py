@@ -40,6 +40,7 @@ from strandline.broker.groups.consumer.requests import JOIN, LEAVE, check_heartb
 from strandline.broker.groups.consumer.target import TargetAssignment
 from strandline.broker.groups.consumer.topic_changes import TopicChanges
 from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.group_config_manager import GroupConfigManager
 from strandline.broker.groups.records.types import (
     ConsumerGroupMetadataRecord,
     CurrentAssignmentRecord,
@@ -90,15 +91,24 @@ class Conversions(Protocol):
 class ConsumerProtocol:
     """The groups of the newer protocol in one shard. The table of groups is shared with the classic protocol."""
 
-    def __init__(self, config: GroupConfig, groups: GroupTable, deadlines: Deadlines, image: MetadataImage) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        groups: GroupTable,
+        deadlines: Deadlines,
+        image: MetadataImage,
+        settings: GroupConfigManager | None = None,
+    ) -> None:
+        """`settings`: of each group; by default those of `config`."""
+        self._settings = settings or GroupConfigManager(config)
         self.conversions: Conversions | None = None
         """Set by the shard. Without it, a group with members keeps its type."""
         self._config = config
         self._table = groups
         self._groups = ConsumerGroups(groups)
         self._parked = ParkedHeartbeats(self._groups, deadlines)
-        self._timers = MemberTimers(config, deadlines, self.remove_expired, self._is_revoking)
-        self._schedule = AssignmentSchedule(config, deadlines, self._on_assignment_due)
+        self._timers = MemberTimers(config, self._settings, deadlines, self.remove_expired, self._is_revoking)
+        self._schedule = AssignmentSchedule(self._settings, deadlines, self._on_assignment_due)
         self._topics = TopicChanges(config, self._groups, deadlines, self._schedule, image)
 
     @property
@@ -129,7 +139,7 @@ class ConsumerProtocol:
             heartbeat_interval_ms=self._interval_ms(draft, target, current),
             assignment=_assignment(current.assigned) if may_not_know_its_assignment(body, before.current, current) else None,
             next_at_once=body.max_wait_ms > 0,
-            session_timeout_ms=self._config.group_consumer_session_timeout_ms,
+            session_timeout_ms=self._settings.of(body.group_id).session_timeout_ms,
             connection_loss_grace_ms=self._config.group_consumer_connection_loss_grace_ms if returns_at_once else 0,
         )
         earlier = self._parked.take(body.group_id, body.member_id)
@@ -147,7 +157,7 @@ class ConsumerProtocol:
         context: RequestContext,
     ) -> None:
         """Nothing has changed: keep the response back until there is news."""
-        interval_ms = self._config.group_consumer_heartbeat_interval_ms
+        interval_ms = self._settings.of(body.group_id).heartbeat_interval_ms
         response.heartbeat_interval_ms = interval_ms
         self._parked.park(group, member, context.asker, response, context.now + min(body.max_wait_ms, interval_ms) / 1000)
 
@@ -269,7 +279,7 @@ class ConsumerProtocol:
         return reconcile(member.current, wanted, owned, subscription_changed=subscription_changed)
 
     def _interval_ms(self, draft: Draft, target: TargetAssignment, current: CurrentAssignmentValue) -> int:
-        interval_ms = self._config.group_consumer_heartbeat_interval_ms
+        interval_ms = self._settings.of(draft.group.group_id).heartbeat_interval_ms
         is_waiting = (
             draft.epoch > target.epoch
             or current.state is MemberState.UNRELEASED_PARTITIONS

@@ -27,6 +27,7 @@ from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.consumer.group import ConsumerGroup
 from strandline.broker.groups.consumer.protocol import ConsumerProtocol
 from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.group_config_manager import GroupConfigManager
 from strandline.broker.groups.records.types import (
     ConsumerGroupMetadataRecord,
     CurrentAssignmentRecord,
@@ -40,8 +41,9 @@ from strandline.broker.groups.records.types import (
 from strandline.broker.groups.result import RequestContext, Result
 from strandline.broker.groups.state import GroupTable
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import AnyRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from strandline.controller.metadata.records import AnyRecord, ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import RESOURCE_GROUP
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.groups import (
     ConsumerGroupHeartbeatRequest,
@@ -121,6 +123,7 @@ class ConsumerWorld:
         self.config = config
         self.now = 1000.0
         self.topics = Topics(**counts)
+        self.settings = GroupConfigManager(config)
         self.log: list[GroupRecord] = []
         self.append_error: ErrorCode | None = None
         """What the next appends fail with."""
@@ -132,7 +135,7 @@ class ConsumerWorld:
     def _begin(self, log: Iterable[GroupRecord]) -> None:
         self.groups = GroupTable()
         self.deadlines = Deadlines()
-        self.consumer = ConsumerProtocol(self.config, self.groups, self.deadlines, self.topics.image)
+        self.consumer = ConsumerProtocol(self.config, self.groups, self.deadlines, self.topics.image, self.settings)
         self.log = list(log)
         for record in self.log:
             self.consumer.replay(record)
@@ -209,6 +212,17 @@ class ConsumerWorld:
         for result in self.consumer.on_image(self.topics.image, set(self.topics.changed), self.now, self.now_ms):
             self.apply(result)
         self.topics.changed.clear()
+
+    def configure(self, group: str = GROUP, **values: int | str | None) -> None:
+        """The broker reads new values of the group's own configuration: `session_timeout_ms=50_000`. None removes one."""
+        self.story.append("> configuration: " + " ".join(f"{name}={value}" for name, value in values.items()))
+        records = [
+            ConfigRecord(RESOURCE_GROUP, group, f"consumer.{name.replace('_', '.')}", None if value is None else str(value))
+            for name, value in values.items()
+        ]
+        delta = self.topics.image.apply(records, self.topics.image.offset + len(records), 1)
+        self.topics.image = delta.image
+        self.settings.apply_delta(delta)
 
     # -- members ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,93 @@
+"""The settings of each group: its own values from the metadata log, and else those of the broker.
+
+A group's coordinator asks for them at each use, so a change acts from the next heartbeat or assignment on. The controller has
+checked a value when it was set; this broker may have other bounds in its file, or a newer one. Then the nearest value that it
+allows is in effect, as in Kafka. If no heartbeat would fit in the session, the interval is a third of it; Kafka only warns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import NamedTuple
+
+from strandline.broker.groups.config import GroupConfig
+from strandline.controller.metadata.group_configs import GROUP_CONFIGS, HEARTBEAT_INTERVAL, value_in_bounds
+from strandline.controller.metadata.image import MetadataDelta
+from strandline.protocol.errors import UsageError
+from strandline.protocol.log_limits import printable
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.admin import RESOURCE_GROUP
+
+logger = get_logger(__name__)
+
+
+class GroupSettings(NamedTuple):
+    """What is in effect for a group. The fields are in the order of `GROUP_CONFIGS`."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+class GroupConfigManager:
+    """Group -> its settings."""
+
+    def __init__(self, config: GroupConfig) -> None:
+        self._node = {name.replace("_", "."): value for name, value in asdict(config).items()}
+        self._default = GroupSettings(*(self._node[f"group.{name}"] for name in GROUP_CONFIGS))
+        self._own: dict[str, GroupSettings] = {}
+        """Only the groups that have a value of their own."""
+
+    def of(self, group_id: str) -> GroupSettings:
+        return self._own.get(group_id, self._default)
+
+    def apply_delta(self, delta: MetadataDelta) -> None:
+        """Take over the values of the image after the delta."""
+        is_start = delta.before.offset < 0
+        for resource_type, group_id in delta.changed_configs:
+            if resource_type == RESOURCE_GROUP:
+                self._use(group_id, delta.image.config(resource_type, group_id), is_start)
+
+    def _use(self, group_id: str, values: Mapping[str, str], is_start: bool) -> None:
+        before, given = self.of(group_id), self._values(group_id, values)
+        if given:
+            self._own[group_id] = self._settings(group_id, given)
+        else:
+            self._own.pop(group_id, None)
+        if not is_start:
+            _log_changes(group_id, before, self.of(group_id))
+
+    def _values(self, group_id: str, values: Mapping[str, str]) -> dict[str, int]:
+        """The values that this version knows, within the bounds."""
+        found: dict[str, int] = {}
+        for name, key in GROUP_CONFIGS.items():
+            try:
+                given = None if name not in values else key.parse(values[name])
+            except UsageError as e:
+                logger.warning("config.value_ignored", key=name, value=values[name], reason=str(e))
+                continue
+            if given is not None:
+                found[name] = value_in_bounds(name, given, self._node)
+                _warn_if_adjusted(group_id, name, given, found[name])
+        return found
+
+    def _settings(self, group_id: str, given: Mapping[str, int]) -> GroupSettings:
+        settings = GroupSettings(*(given.get(name, default) for name, default in zip(GROUP_CONFIGS, self._default, strict=True)))
+        session, heartbeat = settings.session_timeout_ms, settings.heartbeat_interval_ms
+        if heartbeat < session:
+            return settings
+        fitting = max(1, session // 3)
+        _warn_if_adjusted(group_id, HEARTBEAT_INTERVAL, heartbeat, fitting)
+        return settings._replace(heartbeat_interval_ms=fitting)
+
+
+def _log_changes(group_id: str, before: GroupSettings, after: GroupSettings) -> None:
+    for key, previous, value in zip(GROUP_CONFIGS, before, after, strict=True):
+        if value != previous:
+            logger.info("group.config_changed", group_id=printable(group_id), key=key, value=value, previous_value=previous)
+
+
+def _warn_if_adjusted(group_id: str, key: str, value: int, used: int) -> None:
+    if value != used:
+        logger.warning("group.config_adjusted", group_id=printable(group_id), key=key, value=value, value_in_effect=used)
