@@ -1,4 +1,4 @@
-"""The configuration of topics and brokers, in each version of Kafka's requests."""
+"""The configuration of topics, brokers and groups, in each version of Kafka's requests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from data_world import new_topic
+from groups_world import GroupWire
 from wire import KafkaWire
 
 from strandline.broker.kafka.codec import Fields
@@ -36,18 +37,18 @@ async def alter(wire: KafkaWire, version: int, kind: int, name: str, *changes: t
     return row
 
 
-async def replace(wire: KafkaWire, version: int, name: str, **values: str | None) -> Fields:
+async def replace(wire: KafkaWire, version: int, name: str, kind: int = TOPIC, **values: str | None) -> Fields:
     configs = [{"name": key.replace("_", "."), "value": value} for key, value in values.items()]
-    resources = [{"resource_type": TOPIC, "resource_name": name, "configs": configs}]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
     answer = await wire.call(ALTER, version, {"resources": resources, "validate_only": False})
     row: Fields = answer.responses[0]
     return row
 
 
-async def set_on(wire: KafkaWire, name: str) -> dict[str, str]:
-    """The keys that are set on a topic itself."""
-    found = await describe(wire, 4, TOPIC, name)
-    return {config.name: config.value for config in found.configs if config.config_source == 1}
+async def set_on(wire: KafkaWire, name: str, kind: int = TOPIC) -> dict[str, str]:
+    """The keys that are set on a topic or group itself."""
+    found = await describe(wire, 4, kind, name)
+    return {config.name: config.value for config in found.configs if config.config_source == {TOPIC: 1, GROUP: 8}[kind]}
 
 
 @pytest.mark.parametrize("version", range(1, 5))
@@ -81,9 +82,10 @@ async def test_resources_that_do_not_exist_have_no_configuration(data_cluster: T
         found = [
             await describe(wire, 4, kind, name) for kind, name in [(TOPIC, "no"), (BROKER, "1"), (METRICS, "m"), (LOGGER, "1")]
         ]
-        grouped = await describe(wire, 4, GROUP, "g")
+        nameless = await describe(wire, 4, GROUP, "")
     assert [row.error_code for row in found] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0, 0, ErrorCode.INVALID_REQUEST]
-    assert [bool(row.configs) for row in [*found, grouped]] == [False, True, False, False, False]
+    assert [bool(row.configs) for row in [*found, nameless]] == [False, True, False, False, False]
+    assert nameless.error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("version", range(2))
@@ -176,3 +178,87 @@ async def test_a_resource_that_is_named_many_times_is_described_once(data_cluste
         found = (await wire.call(DESCRIBE, 4, fields)).results
     assert [row.resource_name for row in found] == ["1", topic["resource_name"]]
     assert [config.name for config in found[1].configs] == ["retention.ms"]
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+SESSION, HEARTBEAT, ASSIGNMENT = (
+    "consumer.session.timeout.ms",
+    "consumer.heartbeat.interval.ms",
+    "consumer.assignment.interval.ms",
+)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_a_group_is_described_with_kafkas_sources(data_cluster: ThreadedCluster, version: int) -> None:
+    """The group need not exist. 8 is DYNAMIC_GROUP_CONFIG, 5 DEFAULT_CONFIG; the synonyms are the brokers' keys."""
+    group = f"described-{version}"
+    async with at(data_cluster) as wire:
+        assert (await alter(wire, 1, GROUP, group, (SESSION, SET, "50000"))).error_code == 0
+        found = {config.name: config for config in (await describe(wire, version, GROUP, group)).configs}
+        (one,) = (await describe(wire, version, GROUP, group, [HEARTBEAT])).configs
+    assert list(found) == [SESSION, HEARTBEAT, ASSIGNMENT]
+    own = found[SESSION]
+    assert (own.value, own.config_source, own.read_only, own.is_sensitive) == ("50000", 8, False, False)
+    assert [(s.name, s.value, s.source) for s in own.synonyms] == [(SESSION, "50000", 8), (f"group.{SESSION}", "9000", 5)]
+    assert (one.name, one.value, one.config_source) == (HEARTBEAT, "3000", 5)
+    if version >= 3:
+        assert own.config_type == 3
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_keys_of_a_group_are_set_and_unset(data_cluster: ThreadedCluster, version: int) -> None:
+    group = f"altered-{version}"
+    async with at(data_cluster) as wire:
+        assert (await alter(wire, version, GROUP, group, (SESSION, SET, "50000"), (HEARTBEAT, SET, "5000"))).error_code == 0
+        assert await set_on(wire, group, GROUP) == {SESSION: "50000", HEARTBEAT: "5000"}
+        assert (await alter(wire, version, GROUP, group, (SESSION, UNSET, None))).error_code == 0
+        assert await set_on(wire, group, GROUP) == {HEARTBEAT: "5000"}
+        refused = [
+            await alter(wire, version, GROUP, group, change)
+            for change in [(SESSION, SET, "1"), (HEARTBEAT, SET, "soon"), (SESSION, APPEND, "1"), ("colour", SET, "red")]
+        ]
+        share = await alter(wire, version, GROUP, group, ("share.session.timeout.ms", SET, "50000"))
+        nameless = await alter(wire, version, GROUP, "", (SESSION, SET, "50000"))
+    assert {row.error_code for row in refused} == {ErrorCode.INVALID_CONFIG}
+    assert (share.error_code, "no share groups" in share.error_message) == (ErrorCode.INVALID_CONFIG, True)
+    assert nameless.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_older_request_replaces_all_that_was_set_on_a_group(data_cluster: ThreadedCluster, version: int) -> None:
+    group = f"replaced-{version}"
+    async with at(data_cluster) as wire:
+        changes = {"consumer_session_timeout_ms": "50000", "consumer_heartbeat_interval_ms": "5000"}
+        assert (await replace(wire, version, group, GROUP, **changes)).error_code == 0
+        assert (await replace(wire, version, group, GROUP, consumer_session_timeout_ms="40000")).error_code == 0
+        assert await set_on(wire, group, GROUP) == {SESSION: "40000"}
+        assert (await replace(wire, version, group, GROUP)).error_code == 0
+        assert await set_on(wire, group, GROUP) == {}
+
+
+async def test_groups_with_values_of_their_own_are_listed(data_cluster: ThreadedCluster) -> None:
+    """Whether the group exists or not, and as long as it has one."""
+    async with at(data_cluster) as wire:
+        await alter(wire, 1, GROUP, "listed", (SESSION, SET, "50000"))
+        groups = (await wire.call(LIST, 1, {"resource_types": [GROUP]})).config_resources
+        everything = (await wire.call(LIST, 1, {"resource_types": []})).config_resources
+        await alter(wire, 1, GROUP, "listed", (SESSION, UNSET, None))
+        after = (await wire.call(LIST, 1, {"resource_types": [GROUP]})).config_resources
+    assert {row.resource_type for row in groups} == {GROUP}
+    assert "listed" in [row.resource_name for row in groups]
+    assert (GROUP, "listed") in {(row.resource_type, row.resource_name) for row in everything}
+    assert "listed" not in [row.resource_name for row in after]
+
+
+async def test_the_next_heartbeat_has_the_groups_interval(data_cluster: ThreadedCluster) -> None:
+    """Kafka's consumers take the interval from each answer. The answer to the change comes when this broker has read it."""
+    topic = new_topic(data_cluster)
+    async with await GroupWire.to(data_cluster, "live") as wire:
+        joined = await wire.beat(member_id="m", subscribed_topic_names=[topic])
+        assert (await alter(wire, 1, GROUP, "live", (SESSION, SET, "50000"), (HEARTBEAT, SET, "7000"))).error_code == 0
+        changed = await wire.beat(member_id="m", member_epoch=joined.member_epoch)
+        assert (await alter(wire, 1, GROUP, "live", (SESSION, UNSET, None), (HEARTBEAT, UNSET, None))).error_code == 0
+        after = await wire.beat(member_id="m", member_epoch=changed.member_epoch)
+        await wire.beat(member_id="m", member_epoch=-1)
+    assert [answer.heartbeat_interval_ms for answer in (changed, after)] == [7000, 3000]

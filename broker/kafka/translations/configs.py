@@ -1,9 +1,12 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources.
 
-The configuration of topics and brokers. Kafka has more types of resources; of those that Strandline lacks:
+The configuration of topics, brokers and groups. Kafka has more types of resources; of those that Strandline lacks:
 
-    broker loggers                       INVALID_REQUEST
-    client metrics, groups               nothing is set: described without keys, and every change is refused
+    broker loggers      INVALID_REQUEST
+    client metrics      nothing is set: described without keys, and every change is refused
+
+A group has the keys `consumer.*`. Kafka's keys `share.*` and `streams.*` are not described, and INVALID_CONFIG to set, because
+there are no such groups.
 
 AlterConfigs replaces all that is set by what the request names. It becomes the difference to what is set now, as
 IncrementalAlterConfigs; a change by somebody else in between may get lost, which is why Kafka has deprecated it (KIP-339).
@@ -21,6 +24,7 @@ from strandline.protocol.messages.admin import (
     CONFIG_DELETE,
     CONFIG_SET,
     RESOURCE_BROKER,
+    RESOURCE_GROUP,
     RESOURCE_TOPIC,
     AlterableConfig,
     AlterConfigsResource,
@@ -37,9 +41,9 @@ from strandline.protocol.messages.admin import (
 )
 from strandline.protocol.messages.security import DESCRIBE_CONFIGS
 
-BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
+BROKER_LOGGER, CLIENT_METRICS = 8, 16
 """Kafka's numbers of the types of resources that are not there."""
-_EMPTY = (CLIENT_METRICS, GROUP)
+_MISSING = (BROKER_LOGGER, CLIENT_METRICS)
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8, "password": 9}
 _NOT_HERE = {
     "leader.replication.throttled.rate",
@@ -70,7 +74,7 @@ def _describe(call: KafkaCall) -> DescribeConfigsRequest:
     for resource in fields.resources:
         unique.setdefault((resource.resource_type, resource.resource_name), resource)
     call.notes = list(unique.values())
-    asked = [resource for resource in call.notes if resource.resource_type not in (*_EMPTY, BROKER_LOGGER)]
+    asked = [resource for resource in call.notes if resource.resource_type not in _MISSING]
     return DescribeConfigsRequest(
         [DescribeConfigsResource(r.resource_type, r.resource_name, r.configuration_keys or None) for r in asked],
         fields.get("include_documentation", False),
@@ -86,7 +90,7 @@ def _described(call: KafkaCall, body: DescribeConfigsResponse) -> dict[str, Any]
 
 def _of_missing_type(resource: Any) -> DescribeConfigsResult | None:
     kind, name = resource.resource_type, resource.resource_name
-    if kind in _EMPTY:
+    if kind == CLIENT_METRICS:
         return DescribeConfigsResult(ErrorCode.NONE, None, kind, name)
     if kind == BROKER_LOGGER:
         return DescribeConfigsResult(ErrorCode.INVALID_REQUEST, "the levels of loggers are not configured here", kind, name)
@@ -162,7 +166,7 @@ def _of(call: KafkaCall) -> list[Any]:
 
 def _problem(resource: Any) -> str | None:
     """Why the controller is not asked about the resource."""
-    if resource.resource_type in (*_EMPTY, BROKER_LOGGER):
+    if resource.resource_type in _MISSING:
         return f"resources of type {resource.resource_type} have no configuration here"
     if len({config.name for config in resource.configs}) < len(resource.configs):
         return "a key is named twice"
@@ -211,11 +215,12 @@ def _alter_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dic
 
 # -- ListConfigResources ----------------------------------------------------------------------------------------------
 
-_ALL_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+_ALL_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, BROKER_LOGGER, CLIENT_METRICS, RESOURCE_GROUP)
 
 
 def _list(call: KafkaCall) -> MetadataRequest:
-    """Metadata has all topics and brokers that the client may see. Version 0 asks for client metrics alone."""
+    """Metadata has all topics and brokers that the client may see. Groups are those with a value of their own, and whoever may
+    list resources sees all of them, as in Kafka. Version 0 asks for client metrics alone."""
     access = access_of(call)
     if access is not None:
         access.require_cluster(DESCRIBE_CONFIGS)
@@ -228,6 +233,8 @@ def _list(call: KafkaCall) -> MetadataRequest:
 
 def _listed(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
     found: list[tuple[int, str]] = []
+    if RESOURCE_GROUP in call.notes:
+        found += sorted(resource for resource in call.context.image().configs if resource[0] == RESOURCE_GROUP)
     if RESOURCE_TOPIC in call.notes:
         found += [(RESOURCE_TOPIC, topic.name or "") for topic in body.topics if not topic.error_code]
     for kind in (RESOURCE_BROKER, BROKER_LOGGER):
