@@ -83,12 +83,12 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config of a topic or broker."""
+    """One config of a topic, group or broker."""
 
     name: str
     value: str | None
     source: str
-    """Where the value is set: "topic", "broker", "cluster" (for all brokers), "static" (a broker's file), "default"."""
+    """Where the value is set: "topic", "group", "broker", "cluster" (for all brokers), "static" (a broker's file), "default"."""
     read_only: bool = False
     is_sensitive: bool = False
     type: str = "string"

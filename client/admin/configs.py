@@ -1,4 +1,4 @@
-"""The admin client's calls about the configuration of topics and brokers."""
+"""The admin client's calls about the configuration of topics, groups and brokers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages import admin as messages
 
-_RESOURCE_TYPES = {"topic": messages.RESOURCE_TOPIC, "broker": messages.RESOURCE_BROKER}
+_RESOURCE_TYPES = {"topic": messages.RESOURCE_TOPIC, "group": messages.RESOURCE_GROUP, "broker": messages.RESOURCE_BROKER}
 _SOURCES = {
     messages.CONFIG_SOURCE_DYNAMIC_TOPIC: "topic",
+    messages.CONFIG_SOURCE_DYNAMIC_GROUP: "group",
     messages.CONFIG_SOURCE_DYNAMIC_BROKER: "broker",
     messages.CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER: "cluster",
     messages.CONFIG_SOURCE_STATIC_BROKER: "static",
@@ -28,9 +29,9 @@ class ConfigCalls(AdminRequests):
     async def describe_configs(
         self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> list[ConfigEntry]:
-        """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic" or
-        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). The request about a broker
-        goes to that broker, because no other node knows its file. UnknownTopic; RequestFailed with `code`
+        """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic",
+        "group" or "broker"; `name`: the name of the topic or group, or the broker's id ("" for the default of all brokers). The
+        request about a broker goes to that broker, because no other node knows its file. UnknownTopic; RequestFailed with `code`
         BROKER_ID_NOT_REGISTERED if no unfenced broker has this id; RequestTimeout."""
         resource = messages.DescribeConfigsResource(
             _resource(resource_type), str(name), None if keys is None else checked_list("keys", keys)
@@ -39,7 +40,7 @@ class ConfigCalls(AdminRequests):
 
         def check(response: messages.DescribeConfigsResponse, is_retry: bool) -> None:
             for result in response.results:
-                check_code(result.error_code, result.error_message, "DescribeConfigs", topic=result.resource_name or None)
+                check_code(result.error_code, result.error_message, "DescribeConfigs", topic=_topic_of(result))
 
         deadline = self._deadline(timeout_ms)
         broker_id = self._known_broker(name) if resource_type == "broker" and name != "" else None
@@ -74,7 +75,7 @@ class ConfigCalls(AdminRequests):
 
         def check(response: messages.IncrementalAlterConfigsResponse, is_retry: bool) -> None:
             for result in response.responses:
-                check_code(result.error_code, result.error_message, "IncrementalAlterConfigs", topic=result.resource_name or None)
+                check_code(result.error_code, result.error_message, "IncrementalAlterConfigs", topic=_topic_of(result))
 
         deadline = self._deadline(timeout_ms)
         kind = messages.IncrementalAlterConfigsResponse
@@ -94,9 +95,13 @@ class ConfigCalls(AdminRequests):
         return int(name)
 
 
+def _topic_of(result: messages.DescribeConfigsResult | messages.AlterConfigsResourceResponse) -> str | None:
+    return result.resource_name if result.resource_type == messages.RESOURCE_TOPIC else None
+
+
 def _resource(resource_type: str) -> int:
     if resource_type not in _RESOURCE_TYPES:
-        raise UsageError(f'a config resource is a "topic" or a "broker", not {resource_type!r}')
+        raise UsageError(f'a config resource is a "topic", a "group" or a "broker", not {resource_type!r}')
     return _RESOURCE_TYPES[resource_type]
 
 

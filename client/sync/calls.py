@@ -192,10 +192,10 @@ class AdminCalls(Bridge[Admin]):
     def describe_configs(
         self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30000
     ) -> list[ConfigEntry]:
-        """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic" or
-        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). The request about a broker
-        goes to that broker, because no other node knows its file. UnknownTopic; RequestFailed with `code`
-        BROKER_ID_NOT_REGISTERED if no unfenced broker has this id; RequestTimeout."""
+        """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic",
+        "group" or "broker"; `name`: the name of the topic or group, or the broker's id ("" for the default of all brokers).
+        The request about a broker goes to that broker, because no other node knows its file. UnknownTopic; RequestFailed with
+        `code` BROKER_ID_NOT_REGISTERED if no unfenced broker has this id; RequestTimeout."""
         return self._run(self._client.describe_configs, resource_type, name, keys, timeout_ms=timeout_ms)
 
     def alter_configs(

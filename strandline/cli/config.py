@@ -1,4 +1,4 @@
-"""`strandline config`: shows, changes and compares the configuration of topics, brokers and the cluster, and lists the keys."""
+"""`strandline config`: shows, changes and compares the configuration of topics, groups, brokers and the cluster; lists keys."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from strandline.reach import reach
 if TYPE_CHECKING:
     from strandline.client import Admin, ConfigEntry
 
-app = new_app("Show, change and compare the configuration of topics, brokers and the cluster; list the keys.")
+app = new_app("Show, change and compare the configuration of topics, groups, brokers and the cluster; list the keys.")
 
 TIMEOUT_MS = 6000
 BROKER_TIMEOUT_MS = 2000
 """Short, because a person waits, and a broker that is down never answers."""
-KINDS = ("topic", "broker", "cluster")
-_WHAT = "topic NAME|broker ID|cluster"
+KINDS = ("topic", "group", "broker", "cluster")
+_WHAT = "topic NAME|group NAME|broker ID|cluster"
 Words = Annotated[list[str], typer.Argument(metavar=f"{_WHAT} [KEY...]", help="What to show, and which keys of it.")]
 All = Annotated[bool, typer.Option("--all", help="Show the keys with default values too.")]
 
 
 class Resource(NamedTuple):
-    """A topic, a broker, or the cluster, which has an empty name."""
+    """A topic, a group, a broker, or the cluster, which has an empty name."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ class Resource(NamedTuple):
     @property
     def resource_type(self) -> str:
         """The admin client's name of the kind: the cluster is the default of all brokers."""
-        return "topic" if self.kind == "topic" else "broker"
+        return "broker" if self.kind == "cluster" else self.kind
 
 
 def resource_of(words: list[str]) -> tuple[Resource, list[str]]:
@@ -58,11 +58,13 @@ def resource_of(words: list[str]) -> tuple[Resource, list[str]]:
         from strandline.controller.metadata.config_keys import nearest
 
         guess = nearest(kind, KINDS)
-        raise UsageError(f"{kind!r} is none of topic, broker and cluster" + (f"; did you mean {guess!r}?" if guess else ""))
+        raise UsageError(
+            f"{kind!r} is none of topic, group, broker and cluster" + (f"; did you mean {guess!r}?" if guess else "")
+        )
     if kind == "cluster":
         return Resource(kind, ""), rest
     if not rest:
-        raise UsageError(f"the {kind} is missing: strandline config ... {kind} {'NAME' if kind == 'topic' else 'ID'}")
+        raise UsageError(f"the {kind} is missing: strandline config ... {kind} {'ID' if kind == 'broker' else 'NAME'}")
     if kind == "broker" and not rest[0].isdecimal():
         raise UsageError(f"a broker is named by its id, a number, not {rest[0]!r}")
     return Resource(kind, rest[0]), rest[1:]
@@ -79,9 +81,9 @@ def get(
     output: Output = Form.table,
     watch: Watch = None,
 ) -> None:
-    """Show the configuration of a topic, a broker or the cluster, and the source of each value. Without KEY, --all or -o json,
-    only the values that are not defaults. If a broker does not answer, only the values that were set for it are shown, and the
-    exit code is 1."""
+    """Show the configuration of a topic, a group, a broker or the cluster, and the source of each value. Without KEY, --all or
+    -o json, only the values that are not defaults. If a broker does not answer, only the values that were set for it are shown,
+    and the exit code is 1."""
     resource, wanted = resource_of(words)
 
     async def ask_for_view() -> View:
@@ -157,8 +159,8 @@ async def ask_with(admin: Admin, resource: Resource) -> Found:
     """The configuration of a resource. Brokers list the keys of the cluster that were set; the others have their defaults.
 
     Only a broker itself knows its file. If it does not answer, the values that the cluster keeps for all brokers are left."""
-    if resource.kind == "topic":
-        return Found(await admin.describe_configs("topic", resource.name, timeout_ms=TIMEOUT_MS))
+    if resource.kind in ("topic", "group"):
+        return Found(await admin.describe_configs(resource.kind, resource.name, timeout_ms=TIMEOUT_MS))
     if not resource.name:
         return Found(_with_defaults(await admin.describe_configs("broker", "", timeout_ms=TIMEOUT_MS)))
     cluster = await admin.describe_cluster(timeout_ms=TIMEOUT_MS)
@@ -199,7 +201,7 @@ def set_(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the change, and make none.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Set keys of a topic, a broker or the cluster while it runs. The other keys stay as they are."""
+    """Set keys of a topic, a group, a broker or the cluster while it runs. The other keys stay as they are."""
     resource, settings = resource_of(words)
     if not settings:
         raise UsageError(f"nothing to set: strandline config set {resource} KEY=VALUE")
@@ -265,11 +267,11 @@ def diff(
     output: Output = Form.table,
     watch: Watch = None,
 ) -> None:
-    """Show the keys whose value differs from the default, or between two topics or brokers. If a broker does not answer, the exit
-    code is 1."""
+    """Show the keys whose value differs from the default, or between two topics, groups or brokers. If a broker does not answer,
+    the exit code is 1."""
     resource, others = resource_of(words)
     if len(others) > 1 or (others and resource.kind == "cluster"):
-        raise UsageError("config diff compares two topics, two brokers, or one of them or the cluster with the defaults")
+        raise UsageError("config diff compares two topics, groups or brokers, or one of them or the cluster with the defaults")
     other = resource_of([resource.kind, others[0]])[0] if others else None
 
     async def ask_for_view() -> View:
@@ -320,8 +322,8 @@ def keys(
     filter: Annotated[str, typer.Argument(metavar="TEXT", help="Only keys that contain this text.")] = "",
     output: Output = Form.table,
 ) -> None:
-    """List every key of brokers, controllers and topics with its default, unit and meaning, and where it can be changed while the
-    nodes run ("change")."""
+    """List every key of brokers, controllers, topics and groups with its default, unit and meaning, and where it can be changed
+    while the nodes run ("change")."""
     rows = [row for row in _rows() if filter in row["name"]]
     if not rows:
         fail(f"no configuration key contains {filter!r}; `strandline config keys` lists all keys")
@@ -333,6 +335,7 @@ def keys(
 
 def _rows() -> list[dict[str, Any]]:
     from strandline.controller.metadata.config_keys import REQUIRED, TOPIC_CONFIGS, ConfigKey, Update
+    from strandline.controller.metadata.group_configs import GROUP_CONFIGS
     from strandline.node import keys_of
 
     def row(key: ConfigKey, update: str) -> dict[str, Any]:
@@ -348,9 +351,10 @@ def _rows() -> list[dict[str, Any]]:
         }
 
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for where, keys in (("broker", keys_of("broker")), ("controller", keys_of("controller")), ("topic", TOPIC_CONFIGS.values())):
-        for key in keys:
-            kind = "topic" if where == "topic" else "node"
-            update = Update.TOPIC if where == "topic" else key.update
-            found.setdefault((kind, key.name), row(key, update))["used_by"].append(where)
+    for role in ("broker", "controller"):
+        for key in keys_of(role):
+            found.setdefault(("node", key.name), row(key, key.update))["used_by"].append(role)
+    for update, own in ((Update.TOPIC, TOPIC_CONFIGS), (Update.GROUP, GROUP_CONFIGS)):
+        for key in own.values():
+            found.setdefault((update, key.name), row(key, update))["used_by"].append(str(update))
     return [found[name] for name in sorted(found)]

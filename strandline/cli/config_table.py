@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 SOURCES = {
     "topic": "set on the topic",
+    "group": "set for the group",
     "broker": "set on the broker",
     "cluster": "set for all brokers",
     "static": "the broker's file",
@@ -18,5 +19,5 @@ SOURCES = {
 
 
 def is_given(config: ConfigEntry) -> bool:
-    """Return True if the value was set on the topic or a broker, and False if it is the default."""
+    """Return True if the value was set on the topic, the group or a broker, and False if it is the default."""
     return config.source != "default"

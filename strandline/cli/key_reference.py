@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from strandline.controller.metadata.config_keys import INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigKey
+from strandline.controller.metadata.group_configs import BOUNDS, GROUP_CONFIGS
 from strandline.node import keys_of
 
 _INTRODUCTION = """\
@@ -25,6 +26,13 @@ Names, types, defaults and units are Kafka's wherever Kafka has the key. Where a
 A topic's key can be changed at any time. A broker's key, in the second column, holds the default of all topics.
 """
 
+_GROUPS = """
+## Keys of groups
+
+A consumer group's key can be changed at any time, also before the group exists. A broker's key, in the second column, holds the
+default of all groups. These keys act on members of the newer protocol.
+"""
+
 _NODES = """
 ## Keys of {role}s
 
@@ -37,7 +45,8 @@ _UNLIMITED = (str(INT_MAX), str(LONG_MAX), str(sys.float_info.max))
 
 def reference() -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, *_topic_table(TOPIC_CONFIGS.values())]
+    parts = [_INTRODUCTION, *_table_above_brokers(TOPIC_CONFIGS.values())]
+    parts += [_GROUPS, *_table_above_brokers(GROUP_CONFIGS.values())]
     for role in ("broker", "controller"):
         defaults = {key.synonym for key in TOPIC_CONFIGS.values()} if role == "broker" else set()
         keys = [key for key in keys_of(role) if key.name not in defaults]
@@ -45,7 +54,7 @@ def reference() -> str:
     return "".join(parts)
 
 
-def _topic_table(keys: Iterable[ConfigKey]) -> Iterator[str]:
+def _table_above_brokers(keys: Iterable[ConfigKey]) -> Iterator[str]:
     yield "\n| key | on a broker | default | accepts | meaning |\n|---|---|---|---|---|\n"
     for key in sorted(keys, key=lambda key: key.name):
         yield _row(key, f"`{key.synonym}`" if key.synonym else "")
@@ -73,6 +82,9 @@ def _default(key: ConfigKey) -> str:
 
 def _accepts(key: ConfigKey) -> str:
     """The type, and which of its values the key accepts."""
+    if key.name in BOUNDS:
+        bounds = BOUNDS[key.name]
+        return f"{key.type}, `{bounds.min_key}` to `{bounds.max_key}` of the controllers"
     if key.choices:
         choices = ", ".join(f"`{choice}`" for choice in key.choices)
         return f"list of {choices}" if key.type == "list" else choices
