@@ -405,8 +405,14 @@ class FetcherCore:
 
     def _end_session(self) -> None:
         """Forget the session: the next fetch is a full one. It names the old session's id, which closes that session. Partitions
-        that wait for the leader's range go on waiting."""
+        that wait for the leader's range go on waiting.
+
+        A leader fills its response in the order of the request. So the partitions that have just received records go last, and a
+        busy one cannot keep the others from being fetched where there are no sessions."""
         self.generation += 1
+        for key in self._dirty:
+            self._entries[key] = self._entries.pop(key)
+        self._dirty.clear()
         self._session_epoch = 0
         self._in_flight = 0
         self._full_in_flight = False

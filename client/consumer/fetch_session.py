@@ -35,9 +35,13 @@ class FetchSession:
         """The partitions in the broker's session."""
 
     def put(self, partition: FetchPartition) -> None:
-        """Fetch this partition, or fetch it from another offset than before."""
+        """Fetch this partition, or fetch it from another offset than before.
+
+        It then comes after the others in a request that lists everything. A broker fills its response in that order, so without a
+        session a busy partition would keep those behind it from being read."""
         key = (partition.topic_id, partition.partition)
         if self.wanted.get(key) != partition:
+            self.wanted.pop(key, None)
             self.wanted[key] = partition
             self._changed[key] = None
 

@@ -19,7 +19,13 @@ class Link:
     """A follower's fetcher and the leader it asks."""
 
     def __init__(
-        self, world: ReplicaWorld, follower: int, leader: int, *keys: TopicIdPartition, partition_bytes_max: int = 1 << 20
+        self,
+        world: ReplicaWorld,
+        follower: int,
+        leader: int,
+        *keys: TopicIdPartition,
+        partition_bytes_max: int = 1 << 20,
+        response_bytes_max: int = 10 << 20,
     ) -> None:
         self.world = world
         self.follower, self.leader = world[follower], world[leader]
@@ -27,7 +33,7 @@ class Link:
         self.core = FetcherCore(
             broker_id=follower,
             broker_epoch=lambda: self.follower.manager.directory.broker_epoch,
-            settings=FetcherSettings(partition_bytes_max=partition_bytes_max),
+            settings=FetcherSettings(partition_bytes_max=partition_bytes_max, response_bytes_max=response_bytes_max),
             on_disk_error=self.disk_errors.append,
         )
         for key in keys or (P,):

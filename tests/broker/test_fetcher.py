@@ -223,6 +223,20 @@ def test_without_room_for_a_session_every_fetch_is_full() -> None:
         assert world[2].leo == expected
 
 
+def test_without_a_session_no_busy_partition_keeps_the_others_from_being_fetched() -> None:
+    """Each answer has room for one batch. With a session the leader takes turns; without one, the follower has to."""
+    world = ReplicaWorld(2)
+    world.topic(replicas=(1, 2), partitions=3)
+    world[1].manager.sessions.slots = 0
+    keys = [(TOPIC, index) for index in range(3)]
+    link = Link(world, 2, 1, *keys, response_bytes_max=1)
+    for _ in range(4):
+        for key in keys:
+            world[1].produce("a", acks=1, key=key)
+    link.rounds(6)
+    assert [world[2][key].log.log_end_offset for key in keys] == [2, 2, 2]
+
+
 def test_a_follower_below_the_leaders_start_starts_over_there_without_a_session() -> None:
     """Each answer starts the fetching over; the question for the leader's start must outlive that."""
     world = followers_only()

@@ -11,8 +11,9 @@ VALUES: dict[str, tuple[int, ...]] = {
     "log.cleaner.io.buffer.size": (1 << 10, 512 << 10),
     "log.cleaner.io.max.bytes.per.second": (10_000, 100_000, 1 << 30),
     "num.replica.fetchers": (1, 2, 3),
-    "replica.fetch.max.bytes": (0, 1000, 1 << 20),
-    "replica.fetch.response.max.bytes": (0, 1000, 10 << 20),
+    # Less would copy one batch per round trip, and a broker that was away could not catch up with the producers.
+    "replica.fetch.max.bytes": (2000, 5000, 1 << 20),
+    "replica.fetch.response.max.bytes": (8000, 10 << 20),
     "replica.fetch.min.bytes": (1, 100),
     "replica.fetch.backoff.ms": (100, 1000),
     "log.index.interval.bytes": (0, 100, 4096),
