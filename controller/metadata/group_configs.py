@@ -58,6 +58,8 @@ BOUNDS: dict[str, Bounds] = {
 }
 
 _OTHER_GROUPS = {"share.": "share groups", "streams.": "Streams groups"}
+OTHER_GROUPS = tuple(_OTHER_GROUPS)
+"""What the keys of Kafka's other types of groups begin with."""
 
 
 def unknown_group_key(name: str) -> UsageError:

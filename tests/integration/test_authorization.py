@@ -92,6 +92,21 @@ async def test_forwarded_request_has_the_rights_of_its_client(nodes: AuthorizedN
     assert await nodes.ask(2, "alice", apis.UNREGISTER_BROKER, removal) == E.CLUSTER_AUTHORIZATION_FAILED
 
 
+async def test_configuration_of_a_group_needs_rights_on_that_group(nodes: AuthorizedNodes) -> None:
+    """The broker describes it, and the controller changes it for the client of the forwarded request."""
+    await nodes.allow(grant("alice", s.ALTER_CONFIGS, s.GROUP_RESOURCE, "hers"))
+    await until(lambda: len(nodes.controller.authorizer) == 1)  # type: ignore[arg-type]
+    value = admin.AlterableConfig("consumer.session.timeout.ms", admin.CONFIG_SET, "50000")
+    changes = [admin.AlterConfigsResource(admin.RESOURCE_GROUP, name, [value]) for name in ("hers", "others")]
+    changed = await nodes.ask(1, "alice", apis.INCREMENTAL_ALTER_CONFIGS, admin.IncrementalAlterConfigsRequest(changes))
+    assert [row.error_code for row in changed.responses] == [0, E.GROUP_AUTHORIZATION_FAILED]
+    resources = [admin.DescribeConfigsResource(admin.RESOURCE_GROUP, name) for name in ("hers", "others")]
+    described = await nodes.ask(1, "alice", apis.DESCRIBE_CONFIGS, admin.DescribeConfigsRequest(resources))
+    assert [row.error_code for row in described.results] == [0, E.GROUP_AUTHORIZATION_FAILED]
+    assert [config.value for config in described.results[0].configs][0] == "50000"
+    assert not nodes.controller.controller.image.config(admin.RESOURCE_GROUP, "others")
+
+
 async def test_hidden_topics(nodes: AuthorizedNodes) -> None:
     """The same answers for a topic that exists and for one that does not."""
     (topic_id,) = await nodes.create("secret")

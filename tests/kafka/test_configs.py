@@ -220,9 +220,10 @@ async def test_keys_of_a_group_are_set_and_unset(data_cluster: ThreadedCluster, 
         ]
         share = await alter(wire, version, GROUP, group, ("share.session.timeout.ms", SET, "50000"))
         nameless = await alter(wire, version, GROUP, "", (SESSION, SET, "50000"))
+        unset = await alter(wire, version, GROUP, group, ("share.session.timeout.ms", UNSET, None))
     assert {row.error_code for row in refused} == {ErrorCode.INVALID_CONFIG}
     assert (share.error_code, "no share groups" in share.error_message) == (ErrorCode.INVALID_CONFIG, True)
-    assert nameless.error_code == ErrorCode.INVALID_REQUEST
+    assert (nameless.error_code, unset.error_code) == (ErrorCode.INVALID_REQUEST, 0)
 
 
 @pytest.mark.parametrize("version", range(3))

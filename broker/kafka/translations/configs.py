@@ -6,7 +6,7 @@ The configuration of topics, brokers and groups. Kafka has more types of resourc
     client metrics      nothing is set: described without keys, and every change is refused
 
 A group has the keys `consumer.*`. Kafka's keys `share.*` and `streams.*` are not described, and INVALID_CONFIG to set, because
-there are no such groups.
+there are no such groups; to unset them changes nothing.
 
 AlterConfigs replaces all that is set by what the request names. It becomes the difference to what is set now, as
 IncrementalAlterConfigs; a change by somebody else in between may get lost, which is why Kafka has deprecated it (KIP-339).
@@ -18,6 +18,7 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.translations.topics_by_name import access_of
+from strandline.controller.metadata.group_configs import OTHER_GROUPS
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
@@ -147,8 +148,12 @@ def _operations(resource: Any) -> list[AlterableConfig]:
     return [
         AlterableConfig(config.name, config.config_operation, config.value)
         for config in resource.configs
-        if config.name not in _NOT_HERE or config.config_operation != CONFIG_DELETE
+        if config.config_operation != CONFIG_DELETE or not _is_not_here(resource.resource_type, config.name)
     ]
+
+
+def _is_not_here(resource_type: int, name: str) -> bool:
+    return name.startswith(OTHER_GROUPS) if resource_type == RESOURCE_GROUP else name in _NOT_HERE
 
 
 def _replace(call: KafkaCall) -> IncrementalAlterConfigsRequest:

@@ -325,6 +325,27 @@ def test_configurations_of_topics_and_brokers() -> None:
     ]
 
 
+def test_configurations_of_groups_need_rights_on_the_group() -> None:
+    """Those on the cluster do not count, as in Kafka."""
+
+    def answer(body: admin.DescribeConfigsRequest) -> admin.DescribeConfigsResponse:
+        return admin.DescribeConfigsResponse(
+            [admin.DescribeConfigsResult(0, None, r.resource_type, r.resource_name) for r in body.resources]
+        )
+
+    names, every = ("readers", "others"), cluster(s.ALTER_CONFIGS)
+    world = GuardedWorld(group(s.ALTER_CONFIGS), every)
+    described = admin.DescribeConfigsRequest([admin.DescribeConfigsResource(admin.RESOURCE_GROUP, name) for name in names])
+    rows = world.ask(apis.DESCRIBE_CONFIGS, described, answer).answer.results
+    assert [row.error_code for row in rows] == [0, E.GROUP_AUTHORIZATION_FAILED]
+    world = GuardedWorld(group(s.DESCRIBE_CONFIGS), every, role=CONTROLLER)
+    changes = admin.IncrementalAlterConfigsRequest(
+        [admin.AlterConfigsResource(admin.RESOURCE_GROUP, name, []) for name in names]
+    )
+    refused = world.ask(apis.INCREMENTAL_ALTER_CONFIGS, changes).answer.responses
+    assert [row.error_code for row in refused] == [E.GROUP_AUTHORIZATION_FAILED] * 2
+
+
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
