@@ -31,6 +31,8 @@ NODES = 6
 SINCE_THE_START = "5m"
 """A window that has all that happened here in it."""
 BOUND_S = 30.0
+OF_THE_MACHINE = {"StrandlineDiskFilling"}
+"""It fires where the machine that runs the tests has little free space."""
 
 
 class Watched(NamedTuple):
@@ -68,7 +70,7 @@ async def all_up(prometheus: Prometheus) -> bool:
 
 
 async def content(prometheus: Prometheus) -> bool:
-    return not await prometheus.alerts("pending") and not await prometheus.alerts("firing")
+    return not {*await prometheus.alerts("pending"), *await prometheus.alerts("firing")} - OF_THE_MACHINE
 
 
 async def chosen(prometheus: Prometheus) -> dict[str, str]:
