@@ -5,7 +5,6 @@ from __future__ import annotations
 LONG_FILES = (
     "testing/simulation/test_sweep.py",
     "chaos/test_chaos_processes.py",
-    "kafka/test_kafka_tools.py",
     "cli/test_cli_failover.py",
     "house/test_page_examples.py",
     "house/test_installs.py",

@@ -34,6 +34,7 @@ def differences(side: str, script: str, bootstrap: str, folder: Path) -> list[st
 
 
 @pytest.mark.kafka
+@pytest.mark.suite
 @pytest.mark.processes
 async def test_kafkas_tools_print_for_strandline_what_they_print_for_kafka(tmp_path: Path) -> None:
     """But for the differences that the transcript lists."""
@@ -44,6 +45,7 @@ async def test_kafkas_tools_print_for_strandline_what_they_print_for_kafka(tmp_p
 
 
 @pytest.mark.kafka
+@pytest.mark.suite
 @pytest.mark.slow
 def test_the_transcript_is_what_kafkas_tools_print_for_a_real_kafka(tmp_path: Path) -> None:
     """So the comparison is with Kafka itself, and not with what somebody wrote down once."""
