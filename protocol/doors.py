@@ -39,9 +39,16 @@ def real_doors() -> Doors:
     return Doors(wall_clock_ms=lambda: time.time_ns() // 1_000_000, random=Random(secrets.randbits(128)))
 
 
+_DASH = 0b111110
+"""`-` in base64."""
+
+
 def new_uuid(random: Random) -> bytes:
-    """A random (version 4) UUID as its 16 bytes."""
+    """A random (version 4) UUID as its 16 bytes. Its text in base64 does not begin with a dash, as in Kafka: on a command line it
+    would be taken for an option."""
     raw = bytearray(random.randbytes(16))
+    while raw[0] >> 2 == _DASH:
+        raw[:1] = random.randbytes(1)
     raw[6] = (raw[6] & 0x0F) | 0x40
     raw[8] = (raw[8] & 0x3F) | 0x80
     return bytes(raw)

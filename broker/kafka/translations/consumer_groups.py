@@ -51,12 +51,14 @@ def _heartbeat(call: KafkaCall) -> ConsumerGroupHeartbeatRequest:
 
 
 def _new_member_id(call: KafkaCall) -> str:
-    """The id of a member that joins; empty, which is refused, if the member must have one."""
+    """The id of a member that joins; empty, which is refused, if the member must have one. Its first bit is 0, so it does not
+    begin with a dash (`new_uuid`)."""
     if call.version > 0 or call.fields.member_epoch != _JOIN:
         return ""
     connection: Any = call.connection
     name = f"{connection.id} {call.correlation_id} {call.fields.group_id}"
-    unique = uuid5(UUID(bytes=connection.server.incarnation_id), name).bytes
+    unique = bytearray(uuid5(UUID(bytes=connection.server.incarnation_id), name).bytes)
+    unique[0] &= 0x7F
     return urlsafe_b64encode(unique).decode().rstrip("=")
 
 
