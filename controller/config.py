@@ -65,7 +65,7 @@ class ControllerConfig:
         check_quorum(voters, node_id)
         own = next(voter for voter in voters if voter.id == node_id)
         listeners = _listeners(values["listeners"], own)
-        check_node_bounds(values, plain)
+        check_node_bounds(values, plain.keys())
         return cls(
             node_id=node_id,
             cluster_id=values["cluster.id"],

@@ -15,6 +15,7 @@ Kafka has keys for share groups and Streams groups, too; there are no such group
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from strandline.controller.metadata.config_keys import ConfigKey, by_name, unknown_key
@@ -107,15 +108,14 @@ def value_in_bounds(name: str, value: int, node: Mapping[str, Any]) -> int:
     return int(max(node[bounds.min_key], min(value, node[bounds.max_key])))
 
 
-def check_node_bounds(values: Mapping[str, Any], given: Iterable[str]) -> None:
+def check_node_bounds(values: Mapping[str, Any], given: AbstractSet[str]) -> None:
     """Check a node's file, with the keys `given` in it: the bounds are in order, and one that is given includes the node's own
     value. (The default bounds need not: a cluster may have had its values before it had bounds.) UsageError."""
-    present = frozenset(given)
     for name, (min_key, max_key) in BOUNDS.items():
         if values[min_key] > values[max_key]:
             raise UsageError(f"config {min_key} must not be larger than {max_key}")
         own = f"group.{name}"
-        if min_key in present and values[own] < values[min_key]:
+        if min_key in given and values[own] < values[min_key]:
             raise UsageError(f"config {own} must not be smaller than {min_key}")
-        if max_key in present and values[own] > values[max_key]:
+        if max_key in given and values[own] > values[max_key]:
             raise UsageError(f"config {own} must not be larger than {max_key}")

@@ -118,7 +118,7 @@ def test_mistake_is_explained_in_one_sentence(up: Up, topic: str) -> None:
         ("set_", ["topic", "t", "flush.ms=1", "flush.ms+=2"], "given twice"),
         ("unset", ["cluster"], "nothing to unset"),
         ("get", ["topics", "t"], "did you mean 'topic'"),
-        ("get", ["zzz"], "none of topic, broker and cluster"),
+        ("get", ["zzz"], "none of topic, group, broker and cluster"),
         ("get", ["topic"], "the topic is missing"),
         ("get", ["broker", "x"], "a number, not 'x'"),
         ("diff", ["cluster", "x"], "config diff compares"),

@@ -103,7 +103,7 @@ async def test_configuration_of_a_group_needs_rights_on_that_group(nodes: Author
     resources = [admin.DescribeConfigsResource(admin.RESOURCE_GROUP, name) for name in ("hers", "others")]
     described = await nodes.ask(1, "alice", apis.DESCRIBE_CONFIGS, admin.DescribeConfigsRequest(resources))
     assert [row.error_code for row in described.results] == [0, E.GROUP_AUTHORIZATION_FAILED]
-    assert [config.value for config in described.results[0].configs][0] == "50000"
+    assert described.results[0].configs[0].value == "50000"
     assert not nodes.controller.controller.image.config(admin.RESOURCE_GROUP, "others")
 
 
