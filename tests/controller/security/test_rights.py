@@ -339,9 +339,7 @@ def test_configurations_of_groups_need_rights_on_the_group() -> None:
     rows = world.ask(apis.DESCRIBE_CONFIGS, described, answer).answer.results
     assert [row.error_code for row in rows] == [0, E.GROUP_AUTHORIZATION_FAILED]
     world = GuardedWorld(group(s.DESCRIBE_CONFIGS), every, role=CONTROLLER)
-    changes = admin.IncrementalAlterConfigsRequest(
-        [admin.AlterConfigsResource(admin.RESOURCE_GROUP, name, []) for name in names]
-    )
+    changes = admin.IncrementalAlterConfigsRequest([admin.AlterConfigsResource(admin.RESOURCE_GROUP, name, []) for name in names])
     refused = world.ask(apis.INCREMENTAL_ALTER_CONFIGS, changes).answer.responses
     assert [row.error_code for row in refused] == [E.GROUP_AUTHORIZATION_FAILED] * 2
 
