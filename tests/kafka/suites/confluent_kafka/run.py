@@ -22,7 +22,6 @@ PROTOCOLS = ("classic", "consumer")
 SETTINGS = {
     "http.listener": "",
     "group.initial.rebalance.delay.ms": 0,
-    "group.consumer.heartbeat.interval.ms": 1000,
     "min.insync.replicas": 1,
     "authorizer.class.name": "StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
