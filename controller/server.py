@@ -24,7 +24,7 @@ from strandline.controller.leader_balancer import BalanceSettings, LeaderBalance
 from strandline.controller.liveness import BrokerLiveness, probe_broker
 from strandline.controller.metadata.features import SUPPORTED, Levels, check_level, finalized
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.node_security.node_security import NodeSecurity, log_unauthenticated
+from strandline.controller.metadata.node_security.node_security import NodeSecurity, log_settings
 from strandline.controller.metadata.security.authorizer_config import authorizer_of
 from strandline.controller.metadata.security.budgets import StrictWindow
 from strandline.controller.name_expiry import NameExpiry
@@ -168,7 +168,7 @@ class ControllerServer:
                 self.port = port
 
     async def _listen(self, servers: list[Server]) -> None:
-        log_unauthenticated(self.config.security)
+        log_settings(self.config.security)
         for server in servers:
             await server.serve()
         self.servers = servers

@@ -41,7 +41,7 @@ from strandline.broker.replication.fetcher_manager import FetcherManager
 from strandline.broker.timers import Timers
 from strandline.controller.metadata.features import SUPPORTED, Levels, finalized
 from strandline.controller.metadata.image import MetadataDelta
-from strandline.controller.metadata.node_security.node_security import NodeSecurity, log_unauthenticated
+from strandline.controller.metadata.node_security.node_security import NodeSecurity, log_settings
 from strandline.controller.metadata.security.authorizer import Authorizer
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import InternalError, StrandlineError, UsageError
@@ -298,7 +298,7 @@ class BrokerServer:
     async def _listen(self, opened: Opened) -> tuple[Listener, ...]:
         """Accept connections; returns the listeners to advertise."""
         handlers = broker_handlers(self.config, opened, self.link, self._doors)
-        log_unauthenticated(self.config.security)
+        log_settings(self.config.security)
         follow_limits(opened.dynamic_config, self._servers, self.addresses)
         advertised = self._advertised()
         tell_addresses(self._servers, advertised, self.config)

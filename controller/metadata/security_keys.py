@@ -90,7 +90,8 @@ _TLS = (
         "string",
         "none",
         "",
-        "whether clients need a certificate: none, requested (one that is sent must be valid), or required",
+        "whether clients need a certificate: none, requested (one that is sent must be valid), or required; it does not count "
+        "for listeners with SASL_SSL, which need a key of their own (listener.name.<name>.ssl.client.auth)",
         choices=("none", "requested", "required"),
     ),
     ConfigKey(

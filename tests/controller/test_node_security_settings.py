@@ -59,6 +59,18 @@ def test_a_key_may_differ_between_listeners() -> None:
     assert [listener.values["ssl.client.auth"] for listener in security.own] == ["required", "requested"]
 
 
+def test_clients_with_sasl_need_a_certificate_only_if_their_listener_asks() -> None:
+    """As in Kafka: without a prefix, the key is about listeners with SSL. The node's log tells which ones it passes over."""
+    protocols = {"listener.security.protocol.map": "CERTIFICATES:SSL,USERS:SASL_SSL,BOTH:SASL_SSL,CONTROLLER:SSL"}
+    keys = {"ssl.client.auth": "required", "listener.name.both.ssl.client.auth": "required"}
+    names = ("CERTIFICATES", "USERS", "BOTH")
+    security = of(BROKER, SASL, protocols, keys, listens(*(f"{name}://b:{port}" for port, name in enumerate(names, 1)))).security
+    assert [listener.values["ssl.client.auth"] for listener in security.own] == ["required", "none", "required"]
+    assert [listener.name for listener in security.without_client_auth] == ["USERS"]
+    plain = of(BROKER, SASL, protocols, listens("USERS://b:1")).security
+    assert plain.without_client_auth == []
+
+
 def test_a_controller_may_have_two_listeners() -> None:
     """Side by side, they let a quorum change from plaintext to TLS: the voters name one port, and then the other."""
     protocols = {"listener.security.protocol.map": "OLD:PLAINTEXT,NEW:SSL"}

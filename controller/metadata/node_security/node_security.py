@@ -217,8 +217,21 @@ class NodeSecurity:
         return password
 
 
-def log_unauthenticated(settings: NodeSecuritySettings) -> None:
-    """Warn, once per start, of the listeners that anyone in the network may use as anyone."""
+def log_settings(settings: NodeSecuritySettings) -> None:
+    """Warn, once per start, of the settings that may expose more than was meant."""
+    _log_unauthenticated(settings)
+    for listener in settings.without_client_auth:
+        key = f"listener.name.{listener.name.lower()}.ssl.client.auth"
+        logger.warning(
+            "listener.client_auth_ignored",
+            listener=f"{listener.name}://{listener.host}:{listener.port}",
+            reason=f"ssl.client.auth counts only for listeners with the security protocol SSL; to ask the clients of this "
+            f"listener for a certificate, too, set {key}",
+        )
+
+
+def _log_unauthenticated(settings: NodeSecuritySettings) -> None:
+    """Warn of the listeners that anyone in the network may use as anyone."""
     for listener in settings.unauthenticated:
         logger.warning(
             "listener.unauthenticated",

@@ -32,6 +32,7 @@ from strandline.protocol.security.mechanisms import OAUTHBEARER, PLAIN
 from strandline.protocol.security.principal import ANONYMOUS
 
 _MAP = "listener.security.protocol.map"
+_CLIENT_AUTH = "ssl.client.auth"
 _PER_LISTENER = tuple(key.name for key in PER_LISTENER)
 
 
@@ -101,7 +102,20 @@ class NodeSecuritySettings:
         """The settings of the listener of this name, on this node or another one."""
         own = self.overrides.get(name.lower(), {})
         values = {key: own.get(key, self.values[key]) for key in _PER_LISTENER}
+        if self._ignores_client_auth(name):
+            values[_CLIENT_AUTH] = "none"
         return ListenerSettings(name, self.protocol(name), values)
+
+    def _ignores_client_auth(self, name: str) -> bool:
+        """Clients of a SASL_SSL listener have their principals from SASL. So they need a certificate only if the listener's own
+        key asks for it, as in Kafka."""
+        is_asked = self.values[_CLIENT_AUTH] != "none"
+        return is_asked and self.protocol(name) == SASL_SSL and _CLIENT_AUTH not in self.overrides.get(name.lower(), {})
+
+    @property
+    def without_client_auth(self) -> list[Listener]:
+        """The own listeners for which `ssl.client.auth` does not count, although it is set."""
+        return [listener for listener in self.listeners if self._ignores_client_auth(listener.name)]
 
     def protocol(self, name: str) -> str:
         """The security protocol of the listener of this name. A name that the map does not have stands for itself, or for
