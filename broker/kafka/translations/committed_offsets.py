@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
-from strandline.broker.kafka.translations.topics_by_name import answered, ask, by_topic, code_by_name, resolve
+from strandline.broker.kafka.translations.topics_by_name import answered, ask, by_topic, code_by_name, existing, resolve
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.groups import (
@@ -44,7 +44,8 @@ _HAS_IDS = 10
 def _commit(call: KafkaCall) -> OffsetCommitRequest:
     fields = call.fields
     if call.version >= _HAS_IDS:
-        partitions = [_committed(topic.topic_id, item) for topic in fields.topics for item in topic.partitions]
+        pairs = ((topic.topic_id, item) for topic in fields.topics for item in topic.partitions)
+        partitions = [_committed(topic_id, item) for topic_id, item in pairs if item.partition_index >= 0]
     else:
         partitions = [_committed(asked.topic_id, asked.item) for asked in ask(call, fields.topics)]
     return OffsetCommitRequest(
@@ -64,11 +65,20 @@ def _committed(topic_id: Any, item: Any) -> OffsetCommitPartition:
 
 def _commit_answered(call: KafkaCall, body: OffsetCommitResponse) -> dict[str, Any]:
     if call.version >= _HAS_IDS:
-        rows = ((row.topic_id, _code_row(row.partition, row.error_code)) for row in body.partitions)
-        topics = by_topic(rows, "topic_id")
+        topics = by_topic(_committed_by_id(call, body.partitions), "topic_id")
     else:
         topics = by_topic(_committed_by_name(call, body.partitions))
     return {"throttle_time_ms": body.throttle_time_ms, "topics": topics}
+
+
+def _committed_by_id(call: KafkaCall, rows: Iterable[OffsetCommitPartitionResponse]) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The handler has not been asked about partitions below zero."""
+    left = iter(rows)
+    for topic in call.fields.topics:
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if call.context.topic_name(topic.topic_id) is None else _UNKNOWN
+        for item in topic.partitions:
+            code = unknown if item.partition_index < 0 else next(left).error_code
+            yield topic.topic_id, _code_row(item.partition_index, code)
 
 
 def _committed_by_name(call: KafkaCall, rows: Iterable[OffsetCommitPartitionResponse]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -116,7 +126,7 @@ def _fetch_group(call: KafkaCall, group: Any) -> OffsetFetchGroup:
     topics = None
     if group.topics is not None:
         named = ((_id_of(call, topic), topic.partition_indexes) for topic in group.topics)
-        topics = [GroupTopicPartitions(topic_id, numbers) for topic_id, numbers in named if topic_id is not None]
+        topics = [GroupTopicPartitions(topic_id, existing(numbers)) for topic_id, numbers in named if topic_id is not None]
     return OffsetFetchGroup(group.group_id, group.get("member_id"), group.get("member_epoch", -1), topics)
 
 
@@ -168,13 +178,16 @@ def _asked_rows(call: KafkaCall, asked: Any, answer: OffsetFetchGroupResponse) -
         for number in topic.partition_indexes:
             part = found.get((topic_id, number))
             if call.version >= _HAS_IDS:
-                yield topic_id, _row_by_id(number, part)
+                yield topic_id, _row_by_id(call, topic_id, number, part)
             else:
                 yield topic.name, _row_by_name(call, topic.name, number, part)
 
 
-def _row_by_id(number: int, part: OffsetFetchPartition | None) -> dict[str, Any]:
-    return _offset_row(number, ErrorCode.UNKNOWN_TOPIC_ID) if part is None else _part_row(part, part.error_code)
+def _row_by_id(call: KafkaCall, topic_id: bytes, number: int, part: OffsetFetchPartition | None) -> dict[str, Any]:
+    if part is not None:
+        return _part_row(part, part.error_code)
+    is_known = number < 0 and call.context.topic_name(topic_id) is not None
+    return _offset_row(number, ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def _row_by_name(call: KafkaCall, name: str, number: int, part: OffsetFetchPartition | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
+from strandline.broker.kafka.translations.topics_by_name import existing
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (
@@ -18,10 +19,16 @@ from strandline.protocol.messages.admin import (
     DescribeLogDirsTopic,
 )
 
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
 
 def _describe(call: KafkaCall) -> DescribeLogDirsRequest:
     topics = call.fields.topics
-    return DescribeLogDirsRequest(None if topics is None else [DescribableLogDirTopic(t.topic, t.partitions) for t in topics])
+    return DescribeLogDirsRequest(None if topics is None else [_asked(t) for t in topics])
+
+
+def _asked(topic: Any) -> DescribableLogDirTopic:
+    return DescribableLogDirTopic(topic.topic, existing(topic.partitions))
 
 
 def _described(call: KafkaCall, body: DescribeLogDirsResponse) -> dict[str, Any]:
@@ -55,7 +62,7 @@ def _topic(topic: DescribeLogDirsTopic) -> dict[str, Any]:
 def _move(call: KafkaCall) -> AlterReplicaLogDirsRequest:
     dirs = call.fields.dirs
     return AlterReplicaLogDirsRequest(
-        [AlterReplicaLogDir(d.path, [AlterReplicaLogDirTopic(t.name, t.partitions) for t in d.topics]) for d in dirs]
+        [AlterReplicaLogDir(d.path, [AlterReplicaLogDirTopic(t.name, existing(t.partitions)) for t in d.topics]) for d in dirs]
     )
 
 
@@ -66,6 +73,13 @@ def _moved(call: KafkaCall, body: AlterReplicaLogDirsResponse) -> dict[str, Any]
             "partitions": [{"partition_index": p.partition_index, "error_code": p.error_code} for p in topic.partitions],
         }
         for topic in body.results
+    ]
+    results += [
+        {"topic_name": topic.name, "partitions": [{"partition_index": number, "error_code": _UNKNOWN}]}
+        for log_dir in call.fields.dirs
+        for topic in log_dir.topics
+        for number in topic.partitions
+        if number < 0
     ]
     return {"throttle_time_ms": body.throttle_time_ms, "results": results}
 

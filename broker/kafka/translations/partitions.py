@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
-from strandline.broker.kafka.translations.topics_by_name import by_topic
+from strandline.broker.kafka.translations.topics_by_name import by_topic, existing, number_of
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
@@ -23,6 +24,21 @@ from strandline.protocol.messages.admin import (
     ReassignableTopic,
 )
 
+_NO_PARTITION = {
+    "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    "error_message": "the number of a partition is not below zero",
+}
+
+
+def _below_zero(topics: Iterable[Any] | None) -> Iterator[tuple[Any, int]]:
+    """The items of a request that the handler is not asked about: topics, and numbers below zero."""
+    for topic in topics or ():
+        for item in topic.partitions:
+            number = number_of(item)
+            if number < 0:
+                yield topic, number
+
+
 # -- ElectLeaders -----------------------------------------------------------------------------------------------------
 
 
@@ -32,8 +48,8 @@ def _elect(call: KafkaCall) -> ElectLeadersRequest:
     if kind not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"there is no election type {kind}")
     topics = fields.topic_partitions
-    asked = None if topics is None else [ElectLeadersPartition(t.topic, index) for t in topics for index in t.partitions]
-    return ElectLeadersRequest(kind, asked, max(fields.timeout_ms, 0))
+    asked = [ElectLeadersPartition(topic.topic, index) for topic in topics or () for index in existing(topic.partitions)]
+    return ElectLeadersRequest(kind, None if topics is None else asked, max(fields.timeout_ms, 0))
 
 
 def _elected(call: KafkaCall, body: ElectLeadersResponse) -> dict[str, Any]:
@@ -43,6 +59,7 @@ def _elected(call: KafkaCall, body: ElectLeadersResponse) -> dict[str, Any]:
         for row in body.results
         if call.fields.topic_partitions is not None or row.error_code != ErrorCode.ELECTION_NOT_NEEDED
     ]
+    rows += [(topic.topic, {"partition_id": n, **_NO_PARTITION}) for topic, n in _below_zero(call.fields.topic_partitions)]
     return {
         "throttle_time_ms": body.throttle_time_ms,
         "error_code": body.error_code,
@@ -64,12 +81,17 @@ def _elect_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dic
 def _reassign(call: KafkaCall) -> AlterPartitionReassignmentsRequest:
     fields = call.fields
     topics = [
-        ReassignableTopic(topic.name, [ReassignablePartition(p.partition_index, p.replicas) for p in topic.partitions])
-        for topic in fields.topics
+        ReassignableTopic(topic.name, [_wanted(p) for p in topic.partitions if p.partition_index >= 0]) for topic in fields.topics
     ]
     return AlterPartitionReassignmentsRequest(
         topics, max(fields.timeout_ms, 0), fields.get("allow_replication_factor_change", True)
     )
+
+
+def _wanted(partition: Any) -> ReassignablePartition:
+    """No broker has an id below zero; -1 says that as well as -2, which our handlers would not accept."""
+    replicas = partition.replicas
+    return ReassignablePartition(partition.partition_index, None if replicas is None else [max(id_, -1) for id_ in replicas])
 
 
 def _reassigned(call: KafkaCall, body: AlterPartitionReassignmentsResponse) -> dict[str, Any]:
@@ -83,6 +105,8 @@ def _reassigned(call: KafkaCall, body: AlterPartitionReassignmentsResponse) -> d
         }
         for topic in body.responses
     ]
+    for topic, number in _below_zero(call.fields.topics):
+        responses.append({"name": topic.name, "partitions": [{"partition_index": number, **_NO_PARTITION}]})
     return {
         "throttle_time_ms": body.throttle_time_ms,
         "allow_replication_factor_change": call.fields.get("allow_replication_factor_change", True),
@@ -94,7 +118,7 @@ def _reassigned(call: KafkaCall, body: AlterPartitionReassignmentsResponse) -> d
 
 def _list(call: KafkaCall) -> ListPartitionReassignmentsRequest:
     topics = call.fields.topics
-    asked = None if topics is None else [ListPartitionReassignmentsTopic(t.name, t.partition_indexes) for t in topics]
+    asked = None if topics is None else [ListPartitionReassignmentsTopic(t.name, existing(t.partition_indexes)) for t in topics]
     return ListPartitionReassignmentsRequest(asked, max(call.fields.timeout_ms, 0))
 
 

@@ -213,7 +213,7 @@ def _read_partitions(
         if end > frame_size:
             raise PeerError(f"records of {size} bytes are announced, {frame_size - at} are left")
         partitions.append(index)
-        answer = _UNKNOWN if topic_id is None else _early(call.version, frame, at, size, body.transactional_id)
+        answer = _UNKNOWN if topic_id is None or index < 0 else _early(call.version, frame, at, size, body.transactional_id)
         if answer is None:
             body.partitions.append(ProducePartition(topic_id, index))  # type: ignore[arg-type]  # it is not None
             body.records.append(view[at:end])

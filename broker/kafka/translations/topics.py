@@ -41,9 +41,23 @@ def _creatable(topic: Any) -> CreatableTopic:
         topic.name,
         topic.num_partitions,
         topic.replication_factor,
-        [CreatableReplicaAssignment(a.partition_index, a.broker_ids) for a in topic.assignments],
+        [_assignment(a) for a in topic.assignments],
         [TopicConfig(config.name, config.value) for config in topic.configs],
     )
+
+
+_NO_PARTITION = 2**31 - 1
+
+
+def _assignment(assignment: Any) -> CreatableReplicaAssignment:
+    """Partitions and brokers below zero become others that do not exist either: the controller refuses the one topic that has
+    them, and not the request."""
+    number = assignment.partition_index
+    return CreatableReplicaAssignment(number if number >= 0 else _NO_PARTITION, _ids(assignment.broker_ids))
+
+
+def _ids(broker_ids: list[int]) -> list[int]:
+    return [max(id_, -1) for id_ in broker_ids]
 
 
 def _created(call: KafkaCall, body: CreateTopicsResponse) -> dict[str, Any]:
@@ -126,7 +140,7 @@ def _extend(call: KafkaCall) -> CreatePartitionsRequest:
 
 
 def _replicas(assignments: Any) -> list[list[int]] | None:
-    return None if assignments is None else [assignment.broker_ids for assignment in assignments]
+    return None if assignments is None else [_ids(assignment.broker_ids) for assignment in assignments]
 
 
 def _extended(call: KafkaCall, body: CreatePartitionsResponse) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Asked(NamedTuple):
 
     name: str
     topic_id: bytes
-    """Empty: there is no such topic."""
+    """Empty: there is no such topic, or no such partition, because its number is below zero."""
     item: Any
     is_passed: bool
     """Whether the handler is asked about it."""
@@ -104,10 +104,25 @@ def ask(
     for topic in topics:
         name = getattr(topic, name_field)
         topic_id = ids.get(name, b"")
-        notes += [
-            Asked(name, topic_id, item, bool(topic_id) and not leave_out(item)) for item in getattr(topic, items_field) or ()
-        ]
+        for item in getattr(topic, items_field) or ():
+            if number_of(item) < 0:
+                notes.append(Asked(name, b"", item, False))
+            else:
+                notes.append(Asked(name, topic_id, item, bool(topic_id) and not leave_out(item)))
     return [asked for asked in notes if asked.is_passed]
+
+
+def number_of(item: Any) -> int:
+    """The number of a partition in a request."""
+    if isinstance(item, int):
+        return item
+    number: int = item.partition_index if hasattr(item, "partition_index") else item.partition
+    return number
+
+
+def existing(numbers: Iterable[int]) -> list[int]:
+    """The numbers that can be those of partitions. Our handlers would refuse the whole request because of the others."""
+    return [number for number in numbers if number >= 0]
 
 
 def answered(call: KafkaCall, rows: Iterable[Any]) -> Iterator[tuple[Asked, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
+from strandline.broker.kafka.translations.topics_by_name import existing
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.groups import GroupTopicPartitions
@@ -88,7 +89,7 @@ def _write(call: KafkaCall) -> WriteTxnMarkersRequest:
                 marker.producer_id,
                 marker.producer_epoch,
                 marker.transaction_result,
-                [GroupTopicPartitions(found, topic.partition_indexes) for topic, found in topics if found is not None],
+                [GroupTopicPartitions(found, existing(topic.partition_indexes)) for topic, found in topics if found is not None],
                 marker.coordinator_epoch,
                 marker.get("transaction_version", 0),
             )
