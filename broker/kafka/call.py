@@ -33,7 +33,19 @@ if TYPE_CHECKING:
 class KafkaCall:
     """One request of a Kafka client."""
 
-    __slots__ = ("api", "buffers", "connection", "context", "correlation_id", "fields", "notes", "size", "version")
+    __slots__ = (
+        "api",
+        "buffers",
+        "connection",
+        "context",
+        "correlation_id",
+        "earlier",
+        "fields",
+        "notes",
+        "size",
+        "version",
+        "whole",
+    )
 
     def __init__(
         self,
@@ -56,6 +68,10 @@ class KafkaCall:
         """The body of the request: `Fields`, unless the API has a `read` of its own."""
         self.notes: Any = None
         """Free for the translation: what `to_ours` leaves for `to_kafka`, for example the items that need no handler."""
+        self.whole: Any = None
+        """All fields of a request that is served in slices (`slices.py`)."""
+        self.earlier: tuple[str, list[Any]] | None = None
+        """The rows of the slices before the last one, and their field of the response."""
         self.buffers: list[Buffer] | None = None
         """The frame of the answer; None before it is there, empty if there is none."""
 
@@ -131,6 +147,22 @@ _encode = msgspec.msgpack.Encoder().encode
 @cache
 def _decoder(kind: type[Message]) -> msgspec.msgpack.Decoder[Message]:
     return msgspec.msgpack.Decoder(kind)
+
+
+def answer_fields(call: KafkaCall, body: Any) -> dict[str, Any]:
+    """The fields of a response, those of earlier slices included."""
+    fields = call.api.to_kafka(call, body)
+    if call.earlier is not None:
+        name, rows = call.earlier
+        fields[name] = rows + list(fields[name])
+    return fields
+
+
+def refusal_fields(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    """The fields of a response to a request that is refused as a whole."""
+    if call.whole is not None:
+        call.fields = call.whole
+    return call.api.refused(call, code, message)
 
 
 def write_fields(call: KafkaCall, fields: dict[str, Any]) -> list[Buffer]:

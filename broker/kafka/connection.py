@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol, cast
 
-from strandline.broker.kafka.call import KafkaApi, KafkaCall, checked, read_body, write_fields
+from strandline.broker.kafka.call import KafkaApi, KafkaCall, answer_fields, checked, read_body, refusal_fields, write_fields
 from strandline.broker.kafka.codec import TooLargeError
 from strandline.broker.kafka.context import KafkaContext
 from strandline.broker.kafka.errors import kafka_code
 from strandline.broker.kafka.heads import read_head
 from strandline.broker.kafka.raw_sasl import RAW_SASL
+from strandline.broker.kafka.slices import has_slices, run, serve_in_slices
 from strandline.broker.kafka.wrong_protocol import refusal, speaks_strandline
 from strandline.protocol.apis import API_VERSIONS, PRODUCE
 from strandline.protocol.errors import ErrorCode, PeerError
@@ -128,11 +129,7 @@ class _KafkaFrames(ServerConnection):
         if api.read is None:
             handler = cast(Handler, partial(checked, handler))
         try:
-            if api.serve is None:
-                request.body = api.to_ours(call)
-                result = handler(request)
-            else:
-                result = api.serve(request, call, handler)
+            result = serve_in_slices(request, call, handler) if has_slices(call) else run(request, call, handler)
         except Exception as e:
             answer_error(request, e)
         else:
@@ -147,7 +144,7 @@ class _KafkaFrames(ServerConnection):
         call = self._calls[request.correlation_id]
         write = call.api.write
         try:
-            call.buffers = write_fields(call, call.api.to_kafka(call, body)) if write is None else write(call, body, records)
+            call.buffers = write_fields(call, answer_fields(call, body)) if write is None else write(call, body, records)
         except Exception as e:
             self._on_bug(request, call, e)
         return []
@@ -155,7 +152,7 @@ class _KafkaFrames(ServerConnection):
     def encode_refusal(self, request: ServerRequest, code: ErrorCode, message: str | None) -> list[Buffer]:
         call = self._calls[request.correlation_id]
         try:
-            call.buffers = write_fields(call, call.api.refused(call, ErrorCode(kafka_code(code)), message))
+            call.buffers = write_fields(call, refusal_fields(call, ErrorCode(kafka_code(code)), message))
         except Exception as e:
             self._on_bug(request, call, e)
         return []

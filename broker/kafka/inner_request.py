@@ -5,6 +5,7 @@ It passes the same guards and quotas as a request of the client's own, because i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from strandline.broker.kafka.call import check_limits
@@ -18,7 +19,7 @@ class InnerRequest:
 
     __slots__ = ("_request", "answer", "api_key", "api_version", "body")
 
-    def __init__(self, request: ServerRequest, api_key: int, body: Message, api_version: int = 0) -> None:
+    def __init__(self, request: ServerRequest, api_key: int, body: Message | None, api_version: int = 0) -> None:
         self._request = request
         self.api_key = api_key
         self.api_version = api_version
@@ -48,11 +49,17 @@ async def ask(request: ServerRequest, api_key: int, body: Message, api_version: 
     check_limits(body)
     connection: Any = request.connection
     inner = InnerRequest(request, api_key, body, api_version)
+    return await answer_of(inner, lambda: connection.handlers[api_key](inner))
+
+
+async def answer_of(inner: InnerRequest, run: Callable[[], Awaitable[None] | None]) -> Any:
+    """The answer to an inner request, which `run` hands to a handler. Cancelled, like `ask`, when the connection is lost."""
+    connection: Any = inner.connection
     if connection.closed:
         raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "the client has closed its connection")
     connection.asked[inner.answer] = None
     try:
-        result = connection.handlers[api_key](inner)
+        result = run()
         if result is not None:
             await result
         return await inner.answer

@@ -183,7 +183,7 @@ def _asked_rows(call: KafkaCall, asked: Any, answer: OffsetFetchGroupResponse) -
                 yield topic.name, _row_by_name(call, topic.name, number, part)
 
 
-def _row_by_id(call: KafkaCall, topic_id: bytes, number: int, part: OffsetFetchPartition | None) -> dict[str, Any]:
+def _row_by_id(call: KafkaCall, topic_id: Any, number: int, part: OffsetFetchPartition | None) -> dict[str, Any]:
     if part is not None:
         return _part_row(part, part.error_code)
     is_known = number < 0 and call.context.topic_name(topic_id) is not None

@@ -24,7 +24,7 @@ from strandline.protocol.messages.admin import (
     ReassignableTopic,
 )
 
-_NO_PARTITION = {
+_NO_PARTITION: dict[str, Any] = {
     "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     "error_message": "the number of a partition is not below zero",
 }
