@@ -154,6 +154,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "strandline config set topic orders retention.ms=-1 cleanup.policy+=compact",
         "strandline config set cluster log.cleaner.threads=2",
         "strandline config set broker 1 log.cleaner.io.max.bytes.per.second=10000000",
+        "strandline config set group kitchen consumer.session.timeout.ms=30000",
     ),
     "config unset": ("strandline config unset topic orders retention.ms",),
     "config diff": (

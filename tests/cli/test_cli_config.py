@@ -68,6 +68,24 @@ def test_value_of_one_broker_is_compared_with_another_and_with_the_defaults(up: 
     assert entry(up, "log.cleaner.backoff.ms", "broker", "1")["source"] == "default"
 
 
+def test_a_group_has_values_of_its_own_until_they_are_unset(up: Up) -> None:
+    """The group need not exist. What is set is compared with the defaults and with another group."""
+    key, beat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    assert config(up, "set", "group", "kitchen", f"{key}=30000", f"{beat}=5000").code == 0
+    try:
+        found = entry(up, key, "group", "kitchen")
+        assert (found["value"], found["source"], found["update"]) == ("30000", "group", "group")
+        assert [s["name"] for s in found["synonyms"]] == [key, f"group.{key}"]
+        assert "set for the group" in config(up, "get", "group", "kitchen").out
+        rows = config(up, "diff", "group", "kitchen", "cellar", "--json").json()["differences"]
+        assert [row["key"] for row in rows] == [key, beat]
+        short = config(up, "set", "group", "kitchen", f"{key}=1")
+        assert (short.code, "group.consumer.min.session.timeout.ms" in one_sentence(short)) == (1, True)
+    finally:
+        assert config(up, "unset", "group", "kitchen", key, beat).code == 0
+    assert entry(up, key, "group", "kitchen")["source"] == "default"
+
+
 def test_items_of_a_list_are_added_and_removed(up: Up, topic: str) -> None:
     assert config(up, "set", "topic", topic, "cleanup.policy+=compact").code == 0
     assert entry(up, "cleanup.policy", "topic", topic)["value"] == "delete,compact"

@@ -34,6 +34,7 @@ def parsed(path: str, words: str) -> dict[str, Any]:
         ("produce", "--topic t --compression-codec zstd --request-required-acks 1", "-t t --compression zstd --acks 1"),
         ("config get", "--entity-type topics --entity-name t", "topic t"),
         ("config set", "--entity-type brokers --entity-name 1 --add-config a=1,b=[x,y]", "broker 1 a=1 b=x,y"),
+        ("config set", "--entity-type groups --entity-name g --add-config a=1", "group g a=1"),
         ("config unset", "--entity-type topics --entity-name t --delete-config a,b", "topic t a b"),
         ("log-dirs describe", "--broker-list 1,2 --topic-list t", "--broker 1 --broker 2 --topic t"),
         ("group describe", "--group g --members --verbose", "g --members"),
