@@ -12,7 +12,7 @@ An error of the whole request in one slice is that of the whole request."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from strandline.broker.kafka.call import KafkaCall
@@ -54,7 +54,7 @@ async def serve_in_slices(request: ServerRequest, call: KafkaCall, handler: Hand
     """Serve a request that `has_slices`."""
     asked, answered = _LISTS[call.api.key]
     call.whole = call.fields
-    items = getattr(call.whole, asked)
+    items = _items(call, asked)
     rows: list[Any] = []
     for at in range(0, len(items) - SLICE, SLICE):
         part = _part(call, asked, items[at : at + SLICE])
@@ -67,6 +67,27 @@ async def serve_in_slices(request: ServerRequest, call: KafkaCall, handler: Hand
     result = run(request, call, handler)
     if result is not None:
         await result
+
+
+_ANSWERED_ONCE: dict[int, Callable[[Any], Any]] = {
+    3: lambda topic: (topic.name, topic.get("topic_id")),
+    32: lambda resource: (resource.resource_type, resource.resource_name),
+    42: lambda group_id: group_id,
+    65: lambda transactional_id: transactional_id,
+}
+"""APIs that answer an item once, although the request has it several times, and what identifies the item. (A partition that a
+request has twice is refused; here only if it is twice in one slice. To answer such questions twice does no harm.)"""
+
+
+def _items(call: KafkaCall, asked: str) -> list[Any]:
+    items: list[Any] = getattr(call.whole, asked)
+    key_of = _ANSWERED_ONCE.get(call.api.key)
+    if key_of is None:
+        return items
+    unique: dict[Any, Any] = {}
+    for item in items:
+        unique.setdefault(key_of(item), item)
+    return list(unique.values())
 
 
 def run(request: Any, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:

@@ -47,6 +47,7 @@ REQUESTS: dict[str, tuple[int, int, dict[str, Any]]] = {
     "DescribeTransactions": (65, 0, {"transactional_ids": NAMES}),
     "ConsumerGroupDescribe": (69, 1, {"group_ids": NAMES, "include_authorized_operations": False}),
 }
+OF_PARTITIONS = ("ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch", "DescribeProducers")
 
 
 def test_every_sliced_api_is_tested() -> None:
@@ -66,6 +67,22 @@ async def test_slices_do_not_change_the_answer(
     assert sliced == whole
     (rows,) = (value for field, value in vars(whole).items() if isinstance(value, list) and field != "brokers")
     assert len(rows) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in OF_PARTITIONS])
+async def test_items_that_are_repeated_are_answered_as_without_slices(
+    groups_cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Some APIs answer them once. A group must not be deleted twice, the second time with an error."""
+    key, version, fields = REQUESTS[name]
+    field = slices._LISTS[key][0]
+    twice = {**fields, field: fields[field] * 2}
+    async with await GroupWire.to(groups_cluster, "orders") as wire:
+        await wire.ask(15, 5, groups=NAMES)
+        whole = await wire.call(key, version, twice)
+        monkeypatch.setattr(slices, "SLICE", len(NAMES))
+        sliced = await wire.call(key, version, twice)
+    assert sliced == whole
 
 
 _MANY: dict[str, Any] = {"topics": [{"name": f"t-{n}"} for n in range(5)], "allow_auto_topic_creation": False, **_NO_OPERATIONS}
