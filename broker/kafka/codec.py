@@ -15,10 +15,10 @@ attributes; one to write is a dict, in which fields may be missing that have a d
 newer field with a default, and a writer names the fields of all versions.
 
 Everything that is read comes from strangers, so nothing is allocated by a claimed length alone. An array has at most as many
-items as bytes are left, and all arrays of a message together at most `ITEMS_MAX`, because an item takes a hundred times the
-memory of its bytes. A struct has at most `TAGS_MAX` tagged fields. (Kafka 4.4 has such limits, too: a million items for each
-array.) `PeerError` otherwise. A string that is too long for Kafka's protocol, which only ours can bring about, is cut
-when it is written.
+items as bytes are left, and all arrays of a message together at most `ITEMS_MAX` (of some requests fewer, see `schemas.py`),
+because an item takes a hundred times the memory of its bytes. A struct has at most `TAGS_MAX` tagged fields. (Kafka 4.4 has such
+limits, too: a million items for each array.) `PeerError` otherwise. A string that is too long for Kafka's protocol, which only
+ours can bring about, is cut when it is written.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ class _Budget:
 
     __slots__ = ("items",)
 
-    def __init__(self) -> None:
-        self.items = ITEMS_MAX
+    def __init__(self, items_max: int) -> None:
+        self.items = items_max
 
 
 def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool, budget: _Budget) -> tuple[Read, Write]:
@@ -261,13 +261,14 @@ def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool, budge
 # -- structs ----------------------------------------------------------------------------------------------------------
 
 
-def struct_codec(struct: Struct) -> tuple[Read, Write]:
-    """The functions that read and write a message, or a part of one that is read alone."""
-    budget = _Budget()
+def struct_codec(struct: Struct, items_max: int = ITEMS_MAX) -> tuple[Read, Write]:
+    """The functions that read and write a message, or a part of one that is read alone. All its arrays together have at most
+    `items_max` items."""
+    budget = _Budget(items_max)
     read_struct, write = _struct_codec(struct, budget)
 
     def read(buffer: Buffer, at: int) -> tuple[Fields, int]:
-        budget.items = ITEMS_MAX
+        budget.items = items_max
         fields: Fields
         fields, at = read_struct(buffer, at)
         return fields, at

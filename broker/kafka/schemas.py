@@ -20,7 +20,7 @@ from types import ModuleType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
-from strandline.broker.kafka.codec import REQUIRED, Field, Fields, Read, Struct, Write, struct_codec
+from strandline.broker.kafka.codec import ITEMS_MAX, REQUIRED, Field, Fields, Read, Struct, Write, struct_codec
 
 _KINDS = {
     "timedelta_i32": "int32",
@@ -29,6 +29,15 @@ _KINDS = {
     "records": "bytes",
 }
 """kio's kinds that have another name here."""
+_ITEMS_MAX = {
+    8: 50_000,  # OffsetCommit
+    13: 50_000,  # LeaveGroup
+    24: 50_000,  # AddPartitionsToTxn
+    28: 50_000,  # TxnOffsetCommit
+    75: 50_000,  # DescribeTopicPartitions
+}
+"""Requests that must be served as a whole (others: `slices.py`), and take long for each item. The batch of a commit with so many
+partitions would be larger than Kafka's brokers accept."""
 _TIMES = ("timedelta_i32", "timedelta_i64", "datetime_i64")
 _NULLABLE = ("string", "bytes")
 """The primitive kinds that can be null in Kafka. (kio shows a uuid of zeros and a time of -1 as None, too.)"""
@@ -57,7 +66,8 @@ class Schemas:
         """The codec of a request."""
         codec = self._requests.get((api_key, version))
         if codec is None:
-            codec = self._requests[api_key, version] = _codec(_index().load_request_schema(api_key, version))
+            entity = _index().load_request_schema(api_key, version)
+            codec = self._requests[api_key, version] = _codec(entity, _ITEMS_MAX.get(api_key, ITEMS_MAX))
         return codec
 
     def response(self, api_key: int, version: int) -> MessageCodec:
@@ -87,9 +97,9 @@ def api_names() -> dict[int, str]:
     return {key: "".join(word.title() for word in name.split("_")) for key, name in _index().api_key_map.items()}
 
 
-def _codec(entity: Any) -> MessageCodec:
+def _codec(entity: Any, items_max: int = ITEMS_MAX) -> MessageCodec:
     struct = describe(entity)
-    return MessageCodec(struct, *struct_codec(struct))
+    return MessageCodec(struct, *struct_codec(struct, items_max))
 
 
 def describe(entity: Any) -> Struct:

@@ -77,17 +77,19 @@ CLASSIC = Encoding(_classic_size, _classic_text, _no_tags)
 FLEXIBLE = Encoding(_compact_size, _compact_text, _skip_tags)
 
 
-def items(count: int, frame: bytearray, at: int, before: int = 0) -> range:
+ITEMS_MAX = 100_000
+
+
+def items(count: int, frame: bytearray, at: int, before: int = 0, most: int = ITEMS_MAX) -> range:
     """The indexes of an array that must not be null, and has at least one byte per item. `before`: how many items of its kind the
     request has before it. (Requests that are not read by hand are held to the limits of our messages by their decoder.)"""
     if not 0 <= count <= len(frame) - at:
         raise PeerError(f"an array of {count} items is announced, {len(frame) - at} bytes are left")
-    if count + before > ITEMS_MAX:
-        raise PeerError(f"the request has more than {ITEMS_MAX} topics or partitions")
+    if count + before > most:
+        raise PeerError(f"the request has more than {most} topics or partitions")
     return range(count)
 
 
-ITEMS_MAX = 100_000
 TEXT_MAX = 0x7FFF
 """The largest size of a string. The classic encoding cannot have a larger one."""
 

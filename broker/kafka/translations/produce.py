@@ -64,6 +64,8 @@ class Early(NamedTuple):
     message: str | None = None
 
 
+_ITEMS_MAX = 30_000
+"""Topics, and partitions: the smallest batches of so many take two megabytes, twice of what producers send at once by default."""
 _UNKNOWN = Early(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -177,7 +179,7 @@ def _read_any(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest:
     view, seen = memoryview(frame), 0
     key: str | bytes
     topic_id: bytes | None
-    for _ in items(count, frame, at):
+    for _ in items(count, frame, at, 0, _ITEMS_MAX):
         if version >= FIRST_WITH_IDS:
             key, at = topic_id, at = uuid(frame, at)
         else:
@@ -206,7 +208,7 @@ def _read_partitions(
     _, partitions, early = topic
     size_of, skip_tags, frame_size = encoding.size, encoding.skip_tags, len(frame)
     count, at = size_of(frame, at)
-    for place in items(count, frame, at, before):
+    for place in items(count, frame, at, before, _ITEMS_MAX):
         (index,) = INT32.unpack_from(frame, at)
         size, at = size_of(frame, at + 4)
         end = at + max(size, 0)
