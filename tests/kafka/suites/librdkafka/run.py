@@ -1,219 +1,25 @@
-"""librdkafka's own tests in C and C++, those that need a broker.
-
-The crate rdkafka-sys bundles the source of librdkafka with its tests. They are built here with gcc, and those of each number run
-in a process with a time limit. Tests against librdkafka's mock of a broker say nothing about ours and are left out.
-"""
+"""librdkafka's own tests in C and C++, those that need a broker, with the classic protocol of groups."""
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parent)]
 
-import kafka_tools  # noqa: E402
+import librdkafka_tests as tests  # noqa: E402
 import suite  # noqa: E402
 
-CRATE, VERSION = "rdkafka-sys", "4.10.0+2.12.1"
-REQUIREMENT = "STRANDLINE_REQUIRE_GCC"
-KAFKA_VERSION = "4.1.0"
-"""What the tests are told that the brokers are."""
-PARALLEL = 3
-PROCESS_SECONDS = 150
-ALL_SECONDS = 720
+SECONDS = 720
 """What has not begun by then does not run."""
-FIRST = ("0103", "0061", "0102", "0093", "0045")
-"""These take longest, so they begin first."""
-IN_PARTS = {
-    "0081": ("static void do_test_apis(", r"\b(do_test_(?!apis)\w+)\("),
-    "0113": ("int main_0113_cooperative_rebalance(", r"\b([a-z]_\w+)\("),
-}
-"""Tests that run function by function (0081_admin/do_test_CreateTopics), because they are long, and so that a failure hides
-nothing: where the calls of the functions are, and what they look like."""
-VARIATIONS = "u_multiple_subscription_changes", [f"use_rebalance_cb: 1, subscription_variation: {i}" for i in range(3)]
-"""A function that takes five minutes, and what its sub-tests are called."""
-DID_NOT_RUN = suite.SKIPPED, "it did not run"
-
-MANIFEST = f"""[package]
-name = "source"
-version = "0.0.0"
-edition = "2021"
-[lib]
-path = "/dev/null"
-[dependencies]
-{CRATE} = {{ version = "={VERSION.partition("+")[0]}", default-features = false }}
-"""
-
-SETTINGS = {
-    "default": {"num.partitions": 4},
-    "noautocreate": {"num.partitions": 4, "auto.create.topics.enable": False},
-}
-"""Scenario of the tests -> settings of the cluster."""
-COMMON_SETTINGS = {
-    "http.listener": "",
-    "default.replication.factor": 3,
-    "min.insync.replicas": 1,
-    # Tests rely on it that members who join together are in the first generation together. (Kafka's default is 3 s.)
-    "group.initial.rebalance.delay.ms": 1000,
-    "authorizer.class.name": "StandardAuthorizer",
-    # Nobody. The tests forbid something to everyone, themselves included.
-    "super.users": "User:admin",
-    "allow.everyone.if.no.acl.found": True,
-}
-
-DECLARED = re.compile(r"\n    _TEST\((\d\w+),\s*([\w |]+)((?:[^()]|\([^()]*\))*)\)")
-SCENARIO = re.compile(r'\.scenario = "(\w+)')
-SUMMARY = re.compile(r"^\|.{0,8} (\d\w+) +\| +(\w+) \| +[\d.]+s .{0,5}\|(.*)$", re.MULTILINE)
-BEGUN = re.compile(r"={5,} Running test (\d\w+) =")
-GOOD = re.compile(r"={5,} Test (\d\w+) PASSED =")
-COMPLAINT = re.compile(r"(?m)^Test assertion failed.*|^### Test .*\n.*|^.*Assertion .* failed.*")
-COLOURS = re.compile(r"\x1b\[\d*m")
-ENDS = {"PASSED": suite.PASSED, "FAILED": suite.FAILED, "SKIPPED": suite.SKIPPED}
 
 
-def what_lacks() -> str | None:
-    lacking = [tool for tool in ("gcc", "g++", "make", "cargo") if not _tool(tool)]
-    if not Path("/usr/include/openssl/ssl.h").exists():
-        lacking.append("libssl-dev")
-    return f"there is no {', '.join(lacking)}" if lacking else None
-
-
-def _tool(name: str) -> str | None:
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{Path.home() / '.cargo/bin'}")
-
-
-def built() -> Path:
-    """The folder of the source with the program `test-runner`, downloaded and built once."""
-    folder = suite.CACHE / f"librdkafka-{VERSION}"
-    source = folder / "vendor" / CRATE / "librdkafka"
-    if not (source / "tests" / "test-runner").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "Cargo.toml").write_text(MANIFEST)
-        cargo = _tool("cargo")
-        assert cargo
-        _quietly([cargo, "vendor", "--quiet"], folder)
-        options = ["--disable-lz4-ext", "--disable-curl", "--disable-gssapi", "--enable-devel", "--disable-syslog"]
-        _quietly(["./configure", *options], source)
-        jobs = f"-j{os.cpu_count() or 2}"
-        _quietly(["make", jobs, "libs"], source)
-        _quietly(["make", jobs, "test-runner"], source / "tests")
-    return source
-
-
-def _quietly(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed in {folder}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-
-
-def tests_with_brokers(source: Path) -> Iterator[tuple[str, str]]:
-    """Test, scenario."""
-    for name, flags, more in DECLARED.findall((source / "tests" / "test.c").read_text()):
-        if not re.search("LOCAL|MANUAL|KNOWN_ISSUE$", flags.strip()) and "mock" not in name:
-            scenario = SCENARIO.search(more)
-            for test in parts(source, name) if name[:4] in IN_PARTS else [name]:
-                yield test, scenario[1] if scenario else "default"
-
-
-def parts(source: Path, name: str) -> list[str]:
-    number = name.partition("_")[0]
-    (file,) = (source / "tests").glob(f"{number}-*.c*")
-    text, (start, call) = file.read_text(), IN_PARTS[number]
-    functions = list(dict.fromkeys(re.findall(call, text[text.index(start) + len(start) :])))
-    if VARIATIONS[0] in functions:
-        functions.remove(VARIATIONS[0])
-        functions += VARIATIONS[1]
-    return [f"{name}/{function}" for function in functions]
-
-
-def run_number(source: Path, folder: Path, number: str, scenario: str, bootstrap: str) -> dict[str, tuple[str, str]]:
-    """Run the tests whose names begin with a number, which the program does in one go: how each that it ran ended.
-
-    `number` may have a sub-test after it: 0081/do_test_CreateTopics.
-    """
-    number, _, part = number.partition("/")
-    work = folder / f"{number}-{part or scenario}"
-    work.mkdir()
-    (work / "test.conf").write_text(f"bootstrap.servers={bootstrap}\ntest.topic.prefix=rdk\ntest.topic.random=true\n")
-    (work / "fixtures").symlink_to(source / "tests" / "fixtures")
-    libraries = f"{source / 'src'}:{source / 'src-cpp'}"
-    environment = {
-        "TESTS": number,
-        **({"SUBTESTS": part} if part else {}),
-        "TEST_KAFKA_VERSION": KAFKA_VERSION,
-        "LD_LIBRARY_PATH": libraries,
-        "KAFKA_PATH": str(folder / "kafka"),
-        "BROKERS": bootstrap,
-        "TZ": "UTC",
-    }
-    log = work / "output.log"
-    command = [str(source / "tests" / "test-runner"), "-p1", "-L", "-K", "-s", scenario]
-    code = suite.run_process(command, log=log, seconds=PROCESS_SECONDS, cwd=work, env=environment)
-    text = COLOURS.sub("", log.read_text(errors="replace"))
-    ends = read_log(text, code)
-    if part and part not in text.partition("Running test")[2]:
-        ends = dict.fromkeys(ends, (suite.SKIPPED, "there is no such sub-test"))
-    return {f"{name}/{part}" if part else name: end for name, end in ends.items()}
-
-
-def read_log(text: str, code: int | None) -> dict[str, tuple[str, str]]:
-    """If the process broke off, there is no summary, and the test that ran failed."""
-    ends = {name: (ENDS.get(end, suite.FAILED), why.strip()[:400]) for name, end, why in SUMMARY.findall(text)}
-    if ends:
-        return {name: (end, why or _failure(text) if end == suite.FAILED else why) for name, (end, why) in ends.items()}
-    how = f"did not end within {PROCESS_SECONDS} s" if code is None else f"ended with {code}"
-    failed = {name: (suite.FAILED, f"{how}: {_failure(text)}") for name in BEGUN.findall(text)}
-    return failed | dict.fromkeys(GOOD.findall(text), (suite.PASSED, ""))
-
-
-def _number(name: str) -> str:
-    number, (_, slash, part) = name.partition("_")[0], name.partition("/")
-    return f"{number}{slash}{part}"
-
-
-def _failure(text: str) -> str:
-    """The first complaint in a log. The assertion that ends the process comes last."""
-    found = COMPLAINT.search(text)
-    return found[0].strip()[:400] if found else text[-400:]
-
-
-def run(tests: list[str]) -> suite.Results:
-    source = built()
-    known = list(tests_with_brokers(source))
-    results: dict[str, tuple[str, str]] = {}
-    with suite.work_folder("librdkafka") as folder:
-        kafka_tools.install(folder / "kafka")
-        end = time.monotonic() + ALL_SECONDS
-        for scenario, settings in SETTINGS.items():
-            names = [name for name, its in known if its == scenario and (not tests or name in tests)]
-            if names:
-                with suite.cluster(folder / f"cluster-{scenario}", settings={**COMMON_SETTINGS, **settings}) as cluster:
-                    ended = run_scenario(source, folder, scenario, names, cluster.bootstrap, end)
-                    results |= {name: ended.get(name, DID_NOT_RUN) for name in names}
-                    results |= {f"{name}, {scenario}": value for name, value in cluster.result().items()}
-    return results
-
-
-def run_scenario(
-    source: Path, folder: Path, scenario: str, names: list[str], bootstrap: str, end: float
-) -> dict[str, tuple[str, str]]:
-    def one(number: str) -> dict[str, tuple[str, str]]:
-        return {} if time.monotonic() > end else run_number(source, folder, number, scenario, bootstrap)
-
-    numbers = list(dict.fromkeys(_number(name) for name in names))
-    numbers.sort(key=lambda number: FIRST.index(number) if number in FIRST else len(FIRST))
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        return dict(ended for part in pool.map(one, numbers) for ended in part.items())
+def run(chosen: list[str]) -> suite.Results:
+    source = tests.built()
+    known = [(name, scenario) for name, scenario in tests.tests_with_brokers(source) if not chosen or name in chosen]
+    return tests.run_scenarios(source, known, seconds=SECONDS)
 
 
 if __name__ == "__main__":
-    sys.exit(suite.main(HERE, run, missing=what_lacks(), requirement=REQUIREMENT))
+    sys.exit(suite.main(HERE, run, missing=tests.what_lacks(), requirement=tests.REQUIREMENT))

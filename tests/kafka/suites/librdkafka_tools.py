@@ -41,7 +41,7 @@ def topics(arguments: list[str]) -> None:
     parser.add_argument("--replication-factor", type=int, default=-1)
     parser.add_argument("--config", action="append", default=[])
     given = parser.parse_args(arguments)
-    admin = AdminClient({"bootstrap.servers": given.bootstrap_server})
+    admin = _admin(given)
     if given.create:
         config = dict(item.split("=", 1) for item in given.config)
         _wait(admin.create_topics([NewTopic(given.topic, given.partitions, given.replication_factor, config=config)]))
@@ -58,7 +58,7 @@ def acls(arguments: list[str]) -> None:
     for name in ("--deny-principal", "--deny-host", "--allow-principal", "--allow-host", "--operation"):
         parser.add_argument(name)
     given = parser.parse_args(arguments)
-    admin = AdminClient({"bootstrap.servers": given.bootstrap_server})
+    admin = _admin(given)
     operation = AclOperation[given.operation.upper()]
     topic = (ResourceType.TOPIC, given.topic, ResourcePatternType.LITERAL)
     permission = AclPermissionType.DENY if given.deny_principal else AclPermissionType.ALLOW
@@ -67,6 +67,13 @@ def acls(arguments: list[str]) -> None:
         _wait(admin.create_acls([AclBinding(*topic, *who, operation, permission)]))
     else:
         _wait(admin.delete_acls([AclBindingFilter(*topic, *who, operation, permission)]))
+
+
+def _admin(given: argparse.Namespace) -> AdminClient:
+    """It connects as the test does whose folder this is."""
+    conf = dict(line.split("=", 1) for line in Path("test.conf").read_text().splitlines())
+    security = {key: value for key, value in conf.items() if key.startswith(("security.", "sasl.", "ssl."))}
+    return AdminClient({**security, "bootstrap.servers": given.bootstrap_server})
 
 
 def _parser() -> argparse.ArgumentParser:
