@@ -213,8 +213,15 @@ class FromZero(LocalCluster):
 def cluster(
     folder: Path, *, brokers: int = 3, controllers: int = 1, base_port: int = 0, settings: Mapping[str, Any] | None = None
 ) -> Iterator[Running]:
-    """A cluster with listeners for Kafka's clients; `settings` are configuration keys. Its loop runs in a thread."""
+    """A cluster with listeners for Kafka's clients; `settings` are configuration keys."""
     nodes = FromZero(folder, brokers=brokers, controllers=controllers, base_port=base_port, settings=settings, kafka=True)
+    with running(nodes) as cluster:
+        yield cluster
+
+
+@contextmanager
+def running(nodes: LocalCluster) -> Iterator[Running]:
+    """Start a cluster, and stop it in the end. Its loop runs in a thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="cluster", daemon=True)
     thread.start()
