@@ -263,3 +263,13 @@ async def test_the_next_heartbeat_has_the_groups_interval(data_cluster: Threaded
         after = await wire.beat(member_id="m", member_epoch=changed.member_epoch)
         await wire.beat(member_id="m", member_epoch=-1)
     assert [answer.heartbeat_interval_ms for answer in (changed, after)] == [7000, 3000]
+
+
+@pytest.mark.parametrize("name", ["leader.replication.throttled.replicas", "follower.replication.throttled.rate"])
+async def test_throttle_of_replication_is_refused_with_its_place(data_cluster: ThreadedCluster, name: str) -> None:
+    """Kafka's tool for reassignments sets these keys. Its user learns what limits a reassignment here."""
+    kind, resource = (TOPIC, new_topic(data_cluster)) if name.endswith("replicas") else (BROKER, "1")
+    async with at(data_cluster) as wire:
+        row = await alter(wire, 1, kind, resource, (name, SET, "1"))
+    assert row.error_code == ErrorCode.INVALID_REQUEST
+    assert "strandline reassign --throttle" in row.error_message

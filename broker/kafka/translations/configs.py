@@ -46,6 +46,7 @@ BROKER_LOGGER, CLIENT_METRICS = 8, 16
 """Kafka's numbers of the types of resources that are not there."""
 _MISSING = (BROKER_LOGGER, CLIENT_METRICS)
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8, "password": 9}
+_THROTTLED = ".replication.throttled."
 _NOT_HERE = {
     "leader.replication.throttled.rate",
     "leader.replication.throttled.replicas",
@@ -175,7 +176,14 @@ def _problem(resource: Any) -> str | None:
         return f"resources of type {resource.resource_type} have no configuration here"
     if len({config.name for config in resource.configs}) < len(resource.configs):
         return "a key is named twice"
-    without = [c.name for c in resource.configs if c.value is None and c.get("config_operation", CONFIG_SET) != CONFIG_DELETE]
+    changed = [c for c in resource.configs if c.get("config_operation", CONFIG_SET) != CONFIG_DELETE]
+    throttles = [config.name for config in changed if _THROTTLED in config.name]
+    if throttles:
+        return (
+            f"{', '.join(throttles)}: replication has no throttle of this kind here; a reassignment has one of its own "
+            "(`strandline reassign --throttle`)"
+        )
+    without = [config.name for config in changed if config.value is None]
     return f"{', '.join(without)}: there is no value" if without else None
 
 
