@@ -271,5 +271,5 @@ async def test_throttle_of_replication_is_refused_with_its_place(data_cluster: T
     kind, resource = (TOPIC, new_topic(data_cluster)) if name.endswith("replicas") else (BROKER, "1")
     async with at(data_cluster) as wire:
         row = await alter(wire, 1, kind, resource, (name, SET, "1"))
-    assert row.error_code == ErrorCode.INVALID_REQUEST
+    assert row.error_code == ErrorCode.INVALID_CONFIG
     assert "strandline reassign --throttle" in row.error_message

@@ -170,21 +170,21 @@ def _of(call: KafkaCall) -> list[Any]:
     return [resource for resource in call.fields.resources if _problem(resource) is None]
 
 
-def _problem(resource: Any) -> str | None:
+def _problem(resource: Any) -> tuple[ErrorCode, str] | None:
     """Why the controller is not asked about the resource."""
     if resource.resource_type in _MISSING:
-        return f"resources of type {resource.resource_type} have no configuration here"
+        return ErrorCode.INVALID_REQUEST, f"resources of type {resource.resource_type} have no configuration here"
     if len({config.name for config in resource.configs}) < len(resource.configs):
-        return "a key is named twice"
+        return ErrorCode.INVALID_REQUEST, "a key is named twice"
     changed = [c for c in resource.configs if c.get("config_operation", CONFIG_SET) != CONFIG_DELETE]
     throttles = [config.name for config in changed if _THROTTLED in config.name]
     if throttles:
-        return (
-            f"{', '.join(throttles)}: replication has no throttle of this kind here; a reassignment has one of its own "
-            "(`strandline reassign --throttle`)"
+        reason = (
+            "replication has no throttle of this kind here; a reassignment has one of its own (`strandline reassign --throttle`)"
         )
+        return ErrorCode.INVALID_CONFIG, f"{', '.join(throttles)}: {reason}"
     without = [config.name for config in changed if config.value is None]
-    return f"{', '.join(without)}: there is no value" if without else None
+    return (ErrorCode.INVALID_REQUEST, f"{', '.join(without)}: there is no value") if without else None
 
 
 def _changed(resource: Any, configs: list[AlterableConfig]) -> AlterConfigsResource:
@@ -209,7 +209,7 @@ def _unasked(resource: Any) -> AlterConfigsResourceResponse | None:
     problem = _problem(resource)
     if problem is None:
         return None
-    return AlterConfigsResourceResponse(ErrorCode.INVALID_REQUEST, problem, resource.resource_type, resource.resource_name)
+    return AlterConfigsResourceResponse(*problem, resource.resource_type, resource.resource_name)
 
 
 def _response(row: AlterConfigsResourceResponse) -> dict[str, Any]:
