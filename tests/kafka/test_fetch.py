@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from data_world import FETCH, NO_SUCH_ID, NOW_MS, DataWire, batch, error, fetch_partition, new_topic, row_of, values_of
+from data_world import FETCH, METADATA, NO_SUCH_ID, NOW_MS, DataWire, batch, error, fetch_partition, new_topic, row_of, values_of
 
 from strandline.broker.kafka.codec import Fields
 from strandline.client import Admin, NewTopic
@@ -18,6 +18,7 @@ from strandline.testing import ThreadedCluster
 VERSIONS = range(4, 19)
 WITH_SESSIONS = range(7, 19)
 WITH_NAMES = range(7, 13)
+ALTER_PARTITION_REASSIGNMENTS = 45
 Cluster = ThreadedCluster
 
 
@@ -180,6 +181,33 @@ async def test_another_broker_names_the_leader(pair_cluster: Cluster, version: i
             (node,) = answer.node_endpoints
             assert node.node_id == row.current_leader.leader_id
             assert f"{node.host}:{node.port}" in pair_cluster.kafka_bootstrap.split(",")
+
+
+@pytest.mark.parametrize("version", [12, 16, 18])
+async def test_leader_change_answers_a_fetch_that_waits(pair_cluster: Cluster, version: int) -> None:
+    """The consumer continues at the new leader at once, not when its long poll is over (KIP-951)."""
+    topic = new_topic(pair_cluster, replication_factor=1)
+    async with DataWire.at(pair_cluster.kafka_bootstrap) as wire:
+        leader, addresses = await leader_and_addresses(wire, topic)
+    (other,) = set(addresses) - {leader}
+    async with DataWire.at(addresses[leader]) as reader, DataWire.at(addresses[other]) as admin:
+        reader.send(FETCH, version, await reader.fetch_fields({topic: 0}, session_epoch=0, max_wait_ms=60_000))
+        assert await admin.fetched(version, topic)  # a request later: the fetch waits by now
+        moved = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "replicas": [other]}]}], "timeout_ms": 5000}
+        assert (await admin.call(ALTER_PARTITION_REASSIGNMENTS, 0, moved)).error_code == 0
+        answer = await reader.receive()
+    row = row_of(answer.responses)
+    assert error(row) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (other, 1)
+    assert [node.node_id for node in answer.get("node_endpoints", ())] == ([other] if version >= 16 else [])
+
+
+async def leader_and_addresses(wire: DataWire, topic: str) -> tuple[int, dict[int, str]]:
+    """The leader of partition 0, and where Kafka's clients reach each broker."""
+    asked = {"topics": [{"topic_id": bytes(16), "name": topic}]}
+    fields = {**asked, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    answer = await wire.call(METADATA, 12, fields)
+    return answer.topics[0].partitions[0].leader_id, {node.node_id: f"{node.host}:{node.port}" for node in answer.brokers}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
