@@ -46,6 +46,7 @@ ANYWHERE = [
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
     (re.compile(r"(?<![\w-])(?=[\w-]*[A-Z])(?=[\w-]*[a-z])[\w-]{22}(?=[\"\s]|$)"), "ID"),
     (re.compile(r"\b1[5-9]\d{11}\b"), "TIME"),
+    (re.compile(r"(Complete\w+\s+\d+\s+TIME\s+)\d+"), r"\1N"),
     (re.compile(r"(Error while executing .* command :).*"), r"\1 ..."),
     (re.compile(r"console-consumer-\d+"), "console-consumer-N"),
     (re.compile(r'"log_dirs":\[[^]]*\]'), '"log_dirs":[...]'),
