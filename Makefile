@@ -5,6 +5,7 @@
 #   make test-all        `make test`, and the tests marked `slow`, which rarely find what no other test finds
 #   make test-spark      the whole data pipeline, with a real Spark (and Java from PyPI if the machine has none)
 #   make test-spark-jobs what of it is not in `make test`: the jobs over the log, and tests that start a Spark of their own
+#   make test-pages      type the pages of the documentation: every command prints what its page shows
 #   make test-delta      Delta tables with a real Delta, in a separate environment (the jars come from Maven Central)
 #   make drill           kill brokers, Spark's driver and executors for three minutes, then audit (docs/spark-jobs.md)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
@@ -29,7 +30,7 @@ UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 VENV_DELTA := .venv-delta
 FOLDERS := benchmarks broker client controller pipeline protocol storage strandline testing tests
 PYTEST_ARGS ?=
-LEFT_OUT := not docker and not spark and not suite
+LEFT_OUT := not docker and not spark and not suite and not page
 IN_CONTAINERS := docker and not slow
 # Tests in containers wait most of the time. Two clusters disturb each other little, three would.
 CLUSTERS ?= 2
@@ -42,7 +43,7 @@ MINUTES ?= 10
 # Keep compiled Python even if the environment forbids it, because tests start hundreds of Pythons.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-delta drill test-docker test-kafka test-kafka-short test-pythons docs soak mutate transcripts bench bench-spark clean
+.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-pages test-delta drill test-docker test-kafka test-kafka-short test-pythons docs soak mutate transcripts bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -53,7 +54,7 @@ test: $(VENV)/.installed-dev
 	$(MAKE) pytest
 	$(MAKE) test-spark SPARK_TESTS="$(SOURCE_AND_SINK)"
 
-test-all: test test-spark-jobs
+test-all: test test-spark-jobs test-pages
 	$(BIN)/python -m pytest -m "slow and $(LEFT_OUT)" --timeout 3600 -n $(PROCESSES) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "slow and spark" --timeout 3600 tests/pipeline $(PYTEST_ARGS)
 	ALL_EXAMPLES=1 $(BIN)/python -m pytest $$(grep -l "^from thorough" tests/*/test_*.py) -n $(PROCESSES) $(PYTEST_ARGS)
@@ -106,6 +107,10 @@ layering: $(VENV)/.installed-dev
 # run in one process, so its fixtures are set up once.
 pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "$(LEFT_OUT) and not slow" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# Separate from `pytest`, because they start a cluster each, and none has a fixture that is worth sharing.
+test-pages: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m page tests/house/test_page_examples.py -n $(PROCESSES) --dist load $(PYTEST_ARGS)
 
 # Separate from `pytest`, because a JVM and its workers disturb tests that count threads and descriptors. The tests share three
 # Sparks, but for those that start their own (tests/pipeline/conftest.py).

@@ -6,7 +6,6 @@ LONG_FILES = (
     "testing/simulation/test_sweep.py",
     "chaos/test_chaos_processes.py",
     "cli/test_cli_failover.py",
-    "house/test_page_examples.py",
     "house/test_installs.py",
     "deploy/test_prometheus_live.py",
     "cli/test_cli_partial.py",

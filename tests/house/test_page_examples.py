@@ -33,6 +33,7 @@ def _structlog_as_in_a_new_process() -> None:
     structlog.reset_defaults()
 
 
+@pytest.mark.page
 @pytest.mark.parametrize("name", PAGES)
 def test_examples_print_what_the_page_shows(name: str, tmp_path: Path) -> None:
     """If a command prints something else now on purpose: `python tests/house/page_session.py docs/PAGE.md` writes it."""
