@@ -126,10 +126,12 @@ class _KafkaFrames(ServerConnection):
     def _serve(self, call: KafkaCall, handler: Handler, request: ServerRequest) -> None:
         begins_at = self._free_at
         api = call.api
+        serve = run
         if api.read is None:
             handler = cast(Handler, partial(checked, handler))
+            serve = serve_in_slices if has_slices(call) else run
         try:
-            result = serve_in_slices(request, call, handler) if has_slices(call) else run(request, call, handler)
+            result = serve(request, call, handler)
         except Exception as e:
             answer_error(request, e)
         else:
