@@ -20,7 +20,7 @@ from strandline.broker.unclean_election_reports import describe_unclean_election
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_describe import describe_broker, describe_group, describe_resources, describe_topic
 from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, list_items
-from strandline.controller.metadata.group_configs import GROUP_CONFIGS
+from strandline.controller.metadata.group_configs import GROUP_CONFIGS, check_group_name
 from strandline.controller.metadata.image import NO_LEADER, BrokerRegistration, MetadataImage, PartitionRegistration, TopicImage
 from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.node_keys import DYNAMIC_BROKER_CONFIGS
@@ -194,8 +194,7 @@ class AdminHandlers:
         if kind == RESOURCE_TOPIC:
             return describe_topic(image, name, broker_id=config.node_id, static=config.given_values)
         if kind == RESOURCE_GROUP:
-            if not name:
-                raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of the group is missing")
+            check_group_name(name)
             return describe_group(image, name, broker_id=config.node_id, static=config.given_values)
         if kind != RESOURCE_BROKER:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration")

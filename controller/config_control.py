@@ -24,7 +24,13 @@ from strandline.controller.metadata.config_keys import (
     parse,
     unknown_key,
 )
-from strandline.controller.metadata.group_configs import GROUP_CONFIGS, NODE_DEFAULTS, check_group_values, unknown_group_key
+from strandline.controller.metadata.group_configs import (
+    GROUP_CONFIGS,
+    NODE_DEFAULTS,
+    check_group_name,
+    check_group_values,
+    unknown_group_key,
+)
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.node_keys import BROKER_KEYS, CONTROLLER_KEYS, NODE_CONFIGS
 from strandline.controller.metadata.records import AnyRecord, ConfigRecord
@@ -276,8 +282,7 @@ def check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
         if image.topic(name) is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     elif resource_type == RESOURCE_GROUP:
-        if not name:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of the group is missing")
+        check_group_name(name)
     elif resource_type != RESOURCE_BROKER:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is no topic (2), broker (4) or group (32)")
     elif name:

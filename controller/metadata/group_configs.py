@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from strandline.controller.metadata.config_keys import ConfigKey, by_name, unknown_key
 from strandline.controller.metadata.group_keys import GROUP_CONFIG_KEYS
-from strandline.protocol.errors import UsageError
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
@@ -28,7 +28,7 @@ ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 
 _NODE_KEYS = by_name(GROUP_CONFIG_KEYS)
 NODE_DEFAULTS: Mapping[str, Any] = {name: key.default for name, key in _NODE_KEYS.items()}
-"""What a node without any of the keys in its file has."""
+"""The values of a node whose file has none of the keys."""
 
 
 class Bounds(NamedTuple):
@@ -60,7 +60,13 @@ BOUNDS: dict[str, Bounds] = {
 
 _OTHER_GROUPS = {"share.": "share groups", "streams.": "Streams groups"}
 OTHER_GROUPS = tuple(_OTHER_GROUPS)
-"""What the keys of Kafka's other types of groups begin with."""
+"""The beginnings of the keys of Kafka's other types of groups."""
+
+
+def check_group_name(name: str) -> None:
+    """Raises BrokerError INVALID_REQUEST if a resource of the type GROUP has no name."""
+    if not name:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of the group is missing")
 
 
 def unknown_group_key(name: str) -> UsageError:
