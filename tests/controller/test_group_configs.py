@@ -100,7 +100,7 @@ def test_a_rejected_change_names_its_reason_and_stores_nothing(
 
 
 def test_the_session_cannot_be_removed_below_the_heartbeat_interval(world: ControllerWorld) -> None:
-    """What is left is checked as a whole."""
+    """The values that remain are checked together."""
     alter(world, group((SESSION, CONFIG_SET, "50000"), (HEARTBEAT, CONFIG_SET, "10000")))
     ((code, _),) = alter(world, group((SESSION, CONFIG_DELETE, None)))
     assert code == ErrorCode.INVALID_CONFIG

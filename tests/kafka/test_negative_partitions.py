@@ -91,7 +91,7 @@ OF_THE_OTHER = {
     "AlterPartitionReassignments": ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
     "Produce": ErrorCode.INVALID_RECORD,
 }
-"""What Kafka answers about partition 0, if it is no success."""
+"""API -> Kafka's error code for partition 0, where it is not a success."""
 
 
 @pytest.mark.parametrize("name", requests("", b""))

@@ -232,8 +232,8 @@ _ALL_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, BROKER_LOGGER, CLIENT_METRICS, RE
 
 
 def _list(call: KafkaCall) -> MetadataRequest:
-    """Metadata has all topics and brokers that the client may see. Groups are those with a value of their own, and whoever may
-    list resources sees all of them, as in Kafka. Version 0 asks for client metrics alone."""
+    """Metadata has all topics and brokers that the client may see. The groups are those with a value of their own; a client
+    that may list resources sees all of them, as in Kafka. Version 0 asks for client metrics alone."""
     access = access_of(call)
     if access is not None:
         access.require_cluster(DESCRIBE_CONFIGS)

@@ -1,4 +1,4 @@
-"""What the suites with librdkafka's own tests in C and C++ have in common: the program, its runs, and what its output says.
+"""The common part of the suites that run librdkafka's own tests in C and C++: builds the program, runs it, reads its output.
 
 The crate rdkafka-sys bundles the source of librdkafka with its tests. They are built here with gcc, and those of each number run
 in a process with a time limit. Tests against librdkafka's mock of a broker say nothing about ours and are left out.
@@ -23,7 +23,7 @@ import suite
 CRATE, VERSION = "rdkafka-sys", "4.10.0+2.12.1"
 REQUIREMENT = "STRANDLINE_REQUIRE_GCC"
 KAFKA_VERSION = "4.1.0"
-"""What the tests are told that the brokers are."""
+"""The version of Kafka that the tests take the brokers for."""
 PARALLEL = 3
 PROCESS_SECONDS = 150
 FIRST = ("0103", "0061", "0102", "0093", "0045")
@@ -83,7 +83,7 @@ class Way:
 
     bootstrap: str
     name: str = "default"
-    """Of its files."""
+    """The part of the name of this run's folder after the number of the test."""
     scenario: str = "default"
     conf: Mapping[str, str] = field(default_factory=dict)
     """Properties of each client."""
@@ -218,7 +218,7 @@ def _failure(text: str) -> str:
 
 
 def run_names(source: Path, folder: Path, names: Iterable[str], way: Way, end: float) -> dict[str, tuple[str, str]]:
-    """What has not begun at the time `end` (of the monotonic clock) does not run."""
+    """Run tests in parallel, and say how each ended. A test that has not begun at `end` (of the monotonic clock) is skipped."""
     names = list(names)
 
     def one(number: str) -> dict[str, tuple[str, str]]:

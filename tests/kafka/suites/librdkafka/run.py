@@ -12,7 +12,7 @@ import librdkafka_tests as tests  # noqa: E402
 import suite  # noqa: E402
 
 SECONDS = 720
-"""What has not begun by then does not run."""
+"""A test that has not begun after so long is skipped."""
 
 
 def run(chosen: list[str]) -> suite.Results:

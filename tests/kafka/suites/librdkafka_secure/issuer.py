@@ -54,7 +54,7 @@ class Issuer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the tests read from the environment."""
+        """The environment variables that the tests read."""
         return {
             "VALID_OIDC_URL": self.url,
             "INVALID_OIDC_URL": self.url.replace("/token", "/malformed"),

@@ -19,7 +19,7 @@ from issuer import CLIENT_ID, CLIENT_SECRET, SCOPE, Issuer, serving  # noqa: E40
 from secure_cluster import PASSWORD, USER, SecureCluster  # noqa: E402
 
 SECONDS = 900
-"""What has not begun by then does not run."""
+"""A test that has not begun after so long is skipped."""
 SETTINGS = {**tests.COMMON_SETTINGS, **tests.SETTINGS["default"]}
 OF_OTHERS = ["0012_produce_consume", "0030_offset_commit", "0103_transactions", "0113_cooperative_rebalance/n_wildcard"]
 TESTS = {
