@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from passing_time import let_pass
 from waiting import until
 
 from strandline.client import Admin, Producer, TopicPartition
@@ -220,11 +221,13 @@ async def test_failed_row_fails_all_behind_it(cluster: ScriptedCluster, code: st
     assert cluster.partition("orders").log.values == ROWS[:10]
 
 
-async def test_expired_rows_are_written_once_after_written(cluster: ScriptedCluster) -> None:
+async def test_expired_rows_are_written_once_after_written(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader has appended them and does not answer. The producer gives them up, but they are in the log."""
     cluster.produce_fate = lambda broker_id, key: "silence"
-    async with attempt(cluster, delivery_timeout_ms=150) as producer:
+    async with attempt(cluster, delivery_timeout_ms=20_000) as producer:
         receipts = [producer.send_nowait("orders", row, partition=0) for row in ROWS[:12]]
+        await until(lambda: cluster.partition("orders").log.values)
+        let_pass(monkeypatch, 21_000)
         with pytest.raises(DeliveryTimeout):
             await receipts[0]
         with pytest.raises(DeliveryFailed):
