@@ -8,7 +8,7 @@ import pytest
 
 
 def let_pass(monkeypatch: pytest.MonkeyPatch, passed_ms: float) -> None:
-    """Advance the clock of the running asyncio loop; timers that are due by then run next. (uvloop's clock cannot be advanced.)"""
+    """Advance the clock of the running asyncio loop; the timers that are due run next. (uvloop's clock cannot be.)"""
     loop = asyncio.get_running_loop()
     clock = loop.time
     monkeypatch.setattr(loop, "time", lambda: clock() + passed_ms / 1000)
