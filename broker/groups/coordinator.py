@@ -61,7 +61,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
 
     def apply_delta(self, delta: MetadataDelta) -> None:
         """Also tell all shards what has changed in the topics that groups read, and in the groups' own configuration."""
-        self.settings.apply_delta(delta)
+        self.settings.apply_delta(delta, self.host.now())
         super().apply_delta(delta)
         if self.is_stopped:
             return

@@ -3,6 +3,10 @@
 A group's coordinator asks for them at each use, so a change acts from the next heartbeat or assignment on. The controller has
 checked a value when it was set; this broker may have other bounds in its file, or a newer one. Then the nearest value that it
 allows is in effect, as in Kafka. If no heartbeat would fit in the session, the interval is a third of it; Kafka only warns.
+
+A session that becomes shorter is a promise that is taken back: a member that was told the longer one relies on it until it learns
+of the shorter one. A coordinator knows what it has told (`member_timers.py`). One that takes over does not, so each broker
+remembers until when a longer session may be relied on (`relied_until`).
 """
 
 from __future__ import annotations
@@ -38,25 +42,40 @@ class GroupConfigManager:
         self._default = GroupSettings(*(self._node[f"group.{name}"] for name in GROUP_CONFIGS))
         self._own: dict[str, GroupSettings] = {}
         """Only the groups that have a value of their own."""
+        self._relied_until: dict[str, float] = {}
+        """Groups whose sessions were shortened -> the end of the last longer one, on the loop's clock."""
 
     def of(self, group_id: str) -> GroupSettings:
         return self._own.get(group_id, self._default)
 
-    def apply_delta(self, delta: MetadataDelta) -> None:
-        """Take over the values of the image after the delta."""
+    def relied_until(self, group_id: str) -> float:
+        """Until when members may rely on a longer session than the present one, as far as this broker has seen."""
+        return self._relied_until.get(group_id, float("-inf"))
+
+    def apply_delta(self, delta: MetadataDelta, now: float) -> None:
+        """Take over the values of the image after the delta. `now`: the loop's time."""
         is_start = delta.before.offset < 0
         for resource_type, group_id in delta.changed_configs:
             if resource_type == RESOURCE_GROUP:
-                self._use(group_id, delta.image.config(resource_type, group_id), is_start)
+                before = self.of(group_id)
+                self._use(group_id, delta.image.config(resource_type, group_id))
+                if not is_start:
+                    self._on_change(group_id, before, now)
 
-    def _use(self, group_id: str, values: Mapping[str, str], is_start: bool) -> None:
-        before, given = self.of(group_id), self._values(group_id, values)
+    def _use(self, group_id: str, values: Mapping[str, str]) -> None:
+        given = self._values(group_id, values)
         if given:
             self._own[group_id] = self._settings(group_id, given)
         else:
             self._own.pop(group_id, None)
-        if not is_start:
-            _log_changes(group_id, before, self.of(group_id))
+
+    def _on_change(self, group_id: str, before: GroupSettings, now: float) -> None:
+        after = self.of(group_id)
+        if after.session_timeout_ms < before.session_timeout_ms:
+            self._relied_until = {group: until for group, until in self._relied_until.items() if until > now}
+            until = now + before.session_timeout_ms / 1000
+            self._relied_until[group_id] = max(until, self.relied_until(group_id))
+        _log_changes(group_id, before, after)
 
     def _values(self, group_id: str, values: Mapping[str, str]) -> dict[str, int]:
         """The values that this version knows, within the bounds."""

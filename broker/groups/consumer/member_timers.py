@@ -2,6 +2,17 @@
 
 Each heartbeat starts the session anew. If the connection of a member breaks, and the member is one that sends the next
 heartbeat at once in this case, its session is shortened: a member that is silent then has crashed.
+
+**A shorter session** (`group_config_manager.py`) begins when the member knows it. The answer that tells it may be lost, and then
+the member reads its partitions until the end of the session that it was told before:
+
+    heartbeat   session   the member has got         its session ends
+    1           50 s                                 50 s after 1
+    2            9 s      the answer to 1            50 s after 1
+    3            9 s      the answer to 2             9 s after 3
+    3            9 s      perhaps not that to 2      50 s after 1
+
+(Kafka's session ends 9 s after the second heartbeat. Its members do not know how long their sessions are.)
 """
 
 from __future__ import annotations
@@ -42,13 +53,42 @@ class MemberTimers:
         self._is_revoking = is_revoking
         self._returning: dict[tuple[str, str], None] = {}
         """The members whose last heartbeats had `returns_at_once`."""
+        self._shortened: dict[tuple[str, str], float] = {}
+        """Members whose sessions end later than their last answers say -> the end that these say."""
 
-    def start_session(
-        self, group_id: str, member_id: str, now: float, *, returns_at_once: bool = False, timeout_ms: int | None = None
-    ) -> None:
-        """`timeout_ms`: of a member of the classic protocol, which asks for its own."""
+    def start_session(self, group_id: str, member_id: str, now: float, timeout_ms: int | None = None) -> None:
+        """The session of a member that relies on no longer one. `timeout_ms`: of a member of the classic protocol, which asks
+        for its own."""
         due = now + (self._settings.of(group_id).session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        self._shortened.pop((group_id, member_id), None)
+        self._set_session(group_id, member_id, due)
+
+    def resume_session(self, group_id: str, member_id: str, now: float) -> None:
+        """The session of a member that this coordinator finds in the log. An earlier one has told it how long it is."""
+        self._set_session(group_id, member_id, max(self._told(group_id, now), self._settings.relied_until(group_id)))
+
+    def extend_session(self, group_id: str, member_id: str, now: float, *, knows_last_answer: bool) -> None:
+        """A member that may own partitions has sent a heartbeat."""
+        key, due = (group_id, member_id), self._told(group_id, now)
+        present = self._deadlines.due_at((SESSION, group_id, member_id))
+        if present is None or present <= due:
+            if self._shortened:
+                self._shortened.pop(key, None)
+            self._set_session(group_id, member_id, due)
+            return
+        relied_on = self._shortened.pop(key, present) if knows_last_answer else present
+        if relied_on > due:
+            self._shortened[key] = due
+        self._set_session(group_id, member_id, max(due, relied_on))
+
+    def _told(self, group_id: str, now: float) -> float:
+        """The end of a session that begins now."""
+        return now + self._settings.of(group_id).session_timeout_ms / 1000
+
+    def _set_session(self, group_id: str, member_id: str, due: float) -> None:
         self._deadlines.set((SESSION, group_id, member_id), due, partial(self._on_session_end, group_id, member_id))
+
+    def on_heartbeat(self, group_id: str, member_id: str, *, returns_at_once: bool) -> None:
         key = (group_id, member_id)
         if returns_at_once:
             self._returning[key] = None
@@ -71,6 +111,7 @@ class MemberTimers:
         self._deadlines.cancel((SESSION, group_id, member_id))
         self._deadlines.cancel((REBALANCE, group_id, member_id))
         self._returning.pop((group_id, member_id), None)
+        self._shortened.pop((group_id, member_id), None)
 
     def _on_session_end(self, group_id: str, member_id: str, now: float, now_ms: int) -> Result | None:
         result = self._remove_member(group_id, member_id, now, now_ms)

@@ -36,7 +36,7 @@ from strandline.broker.groups.consumer.membership import (
 )
 from strandline.broker.groups.consumer.parked_heartbeats import ParkedHeartbeats
 from strandline.broker.groups.consumer.reconciliation import Owned, Target, reconcile
-from strandline.broker.groups.consumer.requests import JOIN, LEAVE, check_heartbeat, says_nothing
+from strandline.broker.groups.consumer.requests import JOIN, LEAVE, check_heartbeat, is_full, says_nothing
 from strandline.broker.groups.consumer.target import TargetAssignment
 from strandline.broker.groups.consumer.topic_changes import TopicChanges
 from strandline.broker.groups.deadlines import Deadlines
@@ -132,7 +132,7 @@ class ConsumerProtocol:
         metadata = updated_metadata(before.metadata, body, context)
         current, target = self.advance(draft, before, metadata, body.topic_partitions, context)
         returns_at_once = body.returns_at_once and metadata.instance_id is None
-        self._timers.start_session(body.group_id, body.member_id, context.now, returns_at_once=returns_at_once)
+        self._begin_session(body, context.now, returns_at_once=returns_at_once)
         response = ConsumerGroupHeartbeatResponse(
             member_id=body.member_id,
             member_epoch=current.member_epoch,
@@ -147,6 +147,14 @@ class ConsumerProtocol:
             self._park(body, draft.group, before, response, context)
             return self.result(draft, earlier)
         return self.result(draft, [*earlier, (context.asker, response)])
+
+    def _begin_session(self, body: ConsumerGroupHeartbeatRequest, now: float, *, returns_at_once: bool) -> None:
+        group_id, member_id = body.group_id, body.member_id
+        if body.member_epoch == JOIN:
+            self._timers.start_session(group_id, member_id, now)
+        else:
+            self._timers.extend_session(group_id, member_id, now, knows_last_answer=not is_full(body))
+        self._timers.on_heartbeat(group_id, member_id, returns_at_once=returns_at_once)
 
     def _park(
         self,
@@ -299,6 +307,7 @@ class ConsumerProtocol:
             left.removed.append(Removed(group.group_id, member.member_id, "it has left"))
             return left
         self._timers.start_session(group.group_id, member.member_id, context.now)
+        self._timers.on_heartbeat(group.group_id, member.member_id, returns_at_once=False)
         current = left_for_a_moment(member.current)
         return Result([CurrentAssignmentRecord(group.group_id, member.member_id, current)], replies)
 
@@ -362,10 +371,13 @@ class ConsumerProtocol:
 
     def keep_alive(self, group_id: str, member: Member, now: float) -> None:
         """The session of the member starts anew."""
-        self._timers.start_session(group_id, member.member_id, now, timeout_ms=member.session_timeout_ms)
+        self._timers.start_session(group_id, member.member_id, now, member.session_timeout_ms)
 
     def _restart_timers(self, group_id: str, member: Member, now: float) -> None:
-        self.keep_alive(group_id, member, now)
+        if member.is_classic:
+            self.keep_alive(group_id, member, now)
+        else:
+            self._timers.resume_session(group_id, member.member_id, now)
         if member.current.state is MemberState.UNREVOKED_PARTITIONS:
             timeout_ms = member.metadata.rebalance_timeout_ms
             self._timers.start_rebalance(group_id, member.member_id, member.epoch, timeout_ms, now)

@@ -222,7 +222,7 @@ class ConsumerWorld:
         ]
         delta = self.topics.image.apply(records, self.topics.image.offset + len(records), 1)
         self.topics.image = delta.image
-        self.settings.apply_delta(delta)
+        self.settings.apply_delta(delta, self.now)
 
     # -- members ------------------------------------------------------------------------------------------------------
 

@@ -73,9 +73,112 @@ def test_a_groups_assignment_is_computed_at_most_once_in_its_interval() -> None:
     assert world.group.assignment_epoch == world.group.epoch
 
 
+FULL = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"]}
+"""What a heartbeat has after one whose answer the member did not get."""
+
+
+def shortened() -> ConsumerWorld:
+    """A member that was told a session of 50 s, and a configuration with one of 9 s, of which it does not know yet."""
+    world = ConsumerWorld(orders=1)
+    world.configure(session_timeout_ms=50_000)
+    world.join("A", "orders")
+    world.beat("A")
+    world.configure(session_timeout_ms=None)
+    return world
+
+
+def test_a_member_that_is_cut_off_keeps_the_session_that_it_was_told() -> None:
+    """As in Kafka: only the next heartbeat begins a session of the new length."""
+    world = shortened()
+    world.pass_time(49)
+    assert list(world.group.members) == ["A"]
+    world.pass_time(1.1)
+    assert not world.group.members
+
+
+def test_a_shorter_session_waits_until_the_member_knows_it() -> None:
+    """If the answer that says so is lost, the member reads its partitions for the rest of the session that it knows. Another
+    member would read them, too."""
+    world = shortened()
+    world.pass_time(3)
+    assert told(world.beat("A")) == (9000, 3000)  # the answer is lost
+    world.pass_time(46)
+    assert list(world.group.members) == ["A"]
+    world.pass_time(1.1)
+    assert not world.group.members
+
+
+def test_a_member_that_knows_its_shorter_session_is_removed_after_it() -> None:
+    world = shortened()
+    world.pass_time(3)
+    world.beat("A")
+    world.pass_time(3)
+    world.beat("A")
+    world.pass_time(8.9)
+    assert list(world.group.members) == ["A"]
+    world.pass_time(0.2)
+    assert not world.group.members
+
+
+def test_a_heartbeat_after_a_lost_answer_shortens_nothing() -> None:
+    world = shortened()
+    world.pass_time(3)
+    world.beat("A")  # the answer is lost
+    world.pass_time(3)
+    world.beat("A", owns={"orders": [0]}, **FULL)  # and so is this one
+    world.pass_time(43.9)
+    assert list(world.group.members) == ["A"]
+    world.pass_time(0.2)
+    assert not world.group.members
+
+
+def test_a_session_that_is_shortened_twice_lasts_as_long_as_the_member_was_told() -> None:
+    world = shortened()
+    world.configure(session_timeout_ms=20_000)
+    world.beat("A")
+    world.configure(session_timeout_ms=6000)
+    world.pass_time(3)
+    world.beat("A")  # it knows of the 20 s; the answer is lost
+    world.pass_time(16.9)
+    assert list(world.group.members) == ["A"]
+    world.pass_time(0.2)
+    assert not world.group.members
+
+
+def test_a_member_that_joins_again_owns_nothing_and_has_the_new_session_at_once() -> None:
+    world = shortened()
+    world.join("A", "orders")
+    world.pass_time(9.1)
+    assert not world.group.members
+
+
+def test_a_new_coordinator_keeps_the_sessions_that_the_earlier_one_told() -> None:
+    """The session was shortened while the coordinator moved, and the member did not hear of it."""
+    world = shortened()
+    world.pass_time(3)
+    world.move()
+    world.pass_time(46.9)
+    assert list(world.group.members) == ["A"]
+    world.pass_time(0.2)
+    assert not world.group.members
+
+
+def test_a_new_coordinator_forgets_what_was_told_too_long_ago() -> None:
+    world = shortened()
+    world.pass_time(3)
+    world.beat("A")
+    world.beat("A")
+    for _ in range(10):
+        world.pass_time(5)
+        world.beat("A")
+    world.move()
+    world.pass_time(9.1)
+    assert not world.group.members
+
+
 def manager(*records: AnyRecord, **config: int) -> GroupConfigManager:
     found = GroupConfigManager(GroupConfig(**config))
-    found.apply_delta(MetadataImage.empty().apply(records, len(records), 1))
+    found.apply_delta(MetadataImage.empty().apply(records, len(records), 1), 0.0)
     return found
 
 
@@ -120,6 +223,6 @@ def test_a_group_without_values_of_its_own_takes_no_memory() -> None:
     image = MetadataImage.empty()
     for record in (own(SESSION, "20000"), ConfigRecord(RESOURCE_GROUP, "g", SESSION, None)):
         delta = image.apply([record], image.offset + 1, 1)
-        found.apply_delta(delta)
+        found.apply_delta(delta, 0.0)
         image = delta.image
     assert (found.of("g"), found._own) == (DEFAULT, {})
