@@ -6,7 +6,7 @@ allows is in effect, as in Kafka. If no heartbeat would fit in the session, the 
 
 A session that becomes shorter is a promise that is taken back: a member that was told the longer one relies on it until it learns
 of the shorter one. A coordinator knows what it has told (`member_timers.py`). One that takes over does not, so each broker
-remembers until when a longer session may be relied on (`relied_until`).
+remembers the longer session for as long as it lasts (`session_to_resume_ms`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,18 @@ class GroupConfigManager:
         self._default = GroupSettings(*(self._node[f"group.{name}"] for name in GROUP_CONFIGS))
         self._own: dict[str, GroupSettings] = {}
         """Only the groups that have a value of their own."""
-        self._relied_until: dict[str, float] = {}
-        """Groups whose sessions were shortened -> the end of the last longer one, on the loop's clock."""
+        self._longer: dict[str, tuple[int, float]] = {}
+        """Groups whose sessions were shortened -> the longer session in ms, and until when a member may rely on it."""
 
     def of(self, group_id: str) -> GroupSettings:
         return self._own.get(group_id, self._default)
 
-    def relied_until(self, group_id: str) -> float:
-        """Until when members may rely on a longer session than the present one, as far as this broker has seen."""
-        return self._relied_until.get(group_id, float("-inf"))
+    def session_to_resume_ms(self, group_id: str, now: float) -> int:
+        """The longest session that an earlier coordinator may have told a member that relies on it now: the present one, or the
+        one before, as far as this broker has seen."""
+        longer_ms, until = self._longer.get(group_id, (0, now))
+        present_ms = self.of(group_id).session_timeout_ms
+        return max(present_ms, longer_ms) if until > now else present_ms
 
     def apply_delta(self, delta: MetadataDelta, now: float) -> None:
         """Take over the values of the image after the delta. `now`: the loop's time."""
@@ -72,9 +75,9 @@ class GroupConfigManager:
     def _on_change(self, group_id: str, before: GroupSettings, now: float) -> None:
         after = self.of(group_id)
         if after.session_timeout_ms < before.session_timeout_ms:
-            self._relied_until = {group: until for group, until in self._relied_until.items() if until > now}
-            until = now + before.session_timeout_ms / 1000
-            self._relied_until[group_id] = max(until, self.relied_until(group_id))
+            longer_ms = max(before.session_timeout_ms, self.session_to_resume_ms(group_id, now))
+            self._longer = {group: known for group, known in self._longer.items() if known[1] > now}
+            self._longer[group_id] = longer_ms, now + longer_ms / 1000
         _log_changes(group_id, before, after)
 
     def _values(self, group_id: str, values: Mapping[str, str]) -> dict[str, int]:

@@ -65,7 +65,7 @@ class MemberTimers:
 
     def resume_session(self, group_id: str, member_id: str, now: float) -> None:
         """The session of a member that this coordinator finds in the log. An earlier one has told it how long it is."""
-        self._set_session(group_id, member_id, max(self._told(group_id, now), self._settings.relied_until(group_id)))
+        self._set_session(group_id, member_id, now + self._settings.session_to_resume_ms(group_id, now) / 1000)
 
     def extend_session(self, group_id: str, member_id: str, now: float, *, knows_last_answer: bool) -> None:
         """A member that may own partitions has sent a heartbeat."""

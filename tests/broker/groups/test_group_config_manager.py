@@ -157,7 +157,7 @@ def test_a_new_coordinator_keeps_the_sessions_that_the_earlier_one_told() -> Non
     world = shortened()
     world.pass_time(3)
     world.move()
-    world.pass_time(46.9)
+    world.pass_time(49.9)
     assert list(world.group.members) == ["A"]
     world.pass_time(0.2)
     assert not world.group.members
