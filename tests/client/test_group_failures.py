@@ -288,9 +288,9 @@ async def test_heartbeats_go_on_while_the_program_blocks_its_loop() -> None:
     with scripted_on_a_thread(partitions=1, interval_ms=50) as (cluster, groups):
         async with member(cluster, heartbeat_thread=True) as consumer:
             await until_settled(consumer, 0)
-            is_silent = session(groups, 0.6)
+            is_silent = session(groups, 1.2)
             beats = len(groups.heartbeats)
-            block(1.2)
+            block(1.6)
             assert len(groups.heartbeats) >= beats + 8
             assert not is_silent()
             assert await read(consumer, 20) == {0: list(range(20))}
@@ -363,13 +363,13 @@ async def test_program_that_reads_stays_a_member(way: str) -> None:
     """A call that waits, and each record of a loop, is a sign of life."""
     async with (
         scripted(partitions=1, interval_ms=20) as (cluster, groups),
-        member(cluster, max_poll_interval_ms=200, auto_offset_reset="earliest") as consumer,
+        member(cluster, max_poll_interval_ms=1000, auto_offset_reset="earliest") as consumer,
     ):
         joined = len([h for h in groups.heartbeats if h.member_epoch == 0])
-        deadline = time.monotonic() + 0.9
+        deadline = time.monotonic() + 1.2
         if way == "waits":
             await read(consumer, 20)
-            await consumer.getmany(timeout_ms=900)
+            await consumer.getmany(timeout_ms=1200)
         elif way == "async for":
             async for _ in consumer:
                 await asyncio.sleep(0.06)

@@ -388,13 +388,13 @@ async def test_heartbeats_go_on_while_a_handler_blocks_the_loop() -> None:
 
     async def handle(record: ConsumerRecord) -> None:
         if record.offset == 0:
-            time.sleep(1.2)  # noqa: ASYNC251
+            time.sleep(1.6)  # noqa: ASYNC251
             blocked.set()
 
     with scripted_on_a_thread(partitions=1, interval_ms=50) as (cluster, groups):
         async with member(cluster, heartbeat_thread=True) as consumer:
             await until_settled(consumer, 0)
-            is_silent, beats = session(groups, 0.6), len(groups.heartbeats)
+            is_silent, beats = session(groups, 1.2), len(groups.heartbeats)
             task = asyncio.ensure_future(consumer.run(handle))
             await until(blocked.is_set)
             assert len(groups.heartbeats) >= beats + 8

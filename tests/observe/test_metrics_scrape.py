@@ -193,7 +193,8 @@ async def test_requests_are_counted_and_timed_by_api() -> None:
 
 
 async def test_errors_are_counted_by_code_and_failed_produces_by_topic() -> None:
-    async with WireCluster(brokers=2) as cluster:
+    """The long session keeps a busy machine from adding an error: a broker that was paused for half a session rejects records."""
+    async with WireCluster(brokers=2, broker_session_timeout_ms=30_000) as cluster:
         topic, _ = await load(cluster)
         follower = 3 - (await cluster.partition_of("orders")).leader_id
         await cluster.produce_to(follower, topic.topic_id, "x")
