@@ -165,14 +165,14 @@ async def test_revocation_behind_a_slow_on_assigned_is_reported_in_time() -> Non
     callbacks = {"on_assigned": never_ends, "on_revoked": never_ends}
     async with (
         scripted(partitions=2, interval_ms=50) as (cluster, groups),
-        subscriber(cluster, callbacks, rebalance_timeout_ms=1000),
+        subscriber(cluster, callbacks, rebalance_timeout_ms=2000),
     ):
         await until(lambda: groups.owned() == [[0, 1]])
         groups.rebalance(groups.keys("orders", 1))
         await until(lambda: groups.member().revoking)
         asked_at = time.monotonic()
         await until(lambda: not groups.member().revoking)
-        assert time.monotonic() - asked_at < 1.0
+        assert time.monotonic() - asked_at < 2.0
 
 
 async def test_slow_callback_is_cut_off_in_time() -> None:

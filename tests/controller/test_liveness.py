@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from controller_world import ControllerWorld, registration
 from handled_request import HandledConnection
+from passing_time import let_pass
 
 from strandline.controller.liveness import BrokerLiveness, Probe, probe_broker
 from strandline.controller.metadata.image import BrokerRegistration
@@ -26,7 +27,7 @@ class Scene:
     def __init__(self, *, grace_ms: int = 20, session_timeout_ms: int = 3000) -> None:
         self.loop = asyncio.get_running_loop()
         self.world = ControllerWorld(session_timeout_ms=session_timeout_ms)
-        self.world.controller.now = self.loop.time
+        self.world.controller.now = lambda: self.loop.time()
         self.probes: list[Probe] = []
         self.probed: list[int] = []
         self.during_probe: Callable[[], None] = lambda: None
@@ -173,15 +174,19 @@ async def test_a_broker_that_stopped_in_order_is_not_probed(scene: Scene) -> Non
     assert scene.probed == []
 
 
-async def test_a_silent_broker_is_fenced_by_the_timer_at_its_deadline() -> None:
+async def test_a_silent_broker_is_fenced_by_the_timer_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """One timer for all sessions; a renewal postpones the deadline without touching the timer."""
-    scene = Scene(session_timeout_ms=150)
-    started = scene.loop.time()
-    while scene.loop.time() < started + 0.3:
+    scene = Scene(session_timeout_ms=60_000)
+    for _ in range(8):
         scene.beat(2)
-        await asyncio.sleep(0.01)
+        assert not scene.fenced(1)
+        let_pass(monkeypatch, 7_000)
+        await asyncio.sleep(0)
+    scene.beat(2)
+    let_pass(monkeypatch, 3_900)  # not past the deadline: a timer that is late means that the controller was paused
     await scene.until(scene.fenced)
     assert not scene.fenced(2)
+    let_pass(monkeypatch, 55_900)
     await scene.until(lambda: scene.fenced(2))
     assert scene.liveness._timer is None
     await scene.liveness.stop()

@@ -18,6 +18,10 @@ strict_fields.install()
 collect_ignore = ["suites"]
 """They run by `make test-kafka`, each in a way of its own."""
 
+NEVER_PAUSED = {"broker_session_timeout_ms": 30_000}
+"""A busy machine stops this process for a second now and then. With a shorter session the broker would take this for a pause, and
+answer NOT_COORDINATOR and NOT_LEADER_OR_FOLLOWER until a controller has answered."""
+
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
@@ -44,7 +48,7 @@ def fields_have_kafkas_names():
 def groups_cluster() -> Iterator[ThreadedCluster]:
     """A broker with the topic `orders`, of four partitions. Each test has groups of its own."""
     settings = {"offsets_topic_num_partitions": 3, "group_initial_rebalance_delay_ms": 0}
-    with Cluster.running_in_thread(brokers=1, kafka=True, **settings) as cluster:
+    with Cluster.running_in_thread(brokers=1, kafka=True, **NEVER_PAUSED, **settings) as cluster:
         cluster.create_topic("orders", partitions=4)
         yield cluster
 
@@ -52,12 +56,12 @@ def groups_cluster() -> Iterator[ThreadedCluster]:
 @pytest.fixture(scope="module")
 def data_cluster() -> Iterator[ThreadedCluster]:
     """A broker. Each test makes topics of its own."""
-    with Cluster.running_in_thread(brokers=1, kafka=True) as cluster:
+    with Cluster.running_in_thread(brokers=1, kafka=True, **NEVER_PAUSED) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def pair_cluster() -> Iterator[ThreadedCluster]:
     """Two brokers, of which each topic has one."""
-    with Cluster.running_in_thread(brokers=2, kafka=True) as cluster:
+    with Cluster.running_in_thread(brokers=2, kafka=True, **NEVER_PAUSED) as cluster:
         yield cluster
