@@ -10,7 +10,7 @@ Everything is drawn apart from the rest of a run, so that a seed without groups 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -29,6 +29,14 @@ AUTO, EACH, POSITIONS = "auto", "each", "positions"
 """What a member commits: automatically what it has finished; by hand what it has finished; by hand its positions."""
 GROUP_WORK = ("jobs", "clerk")
 """What else clients do: change the topic `jobs`; list, describe, seek and delete groups (`cluster/groups/clerk.py`)."""
+CONFIGURES = "configurer"
+"""And change the configuration of groups (`cluster/groups/configurer.py`). It is drawn apart."""
+CONFIGURED_SHARE = 0.4
+"""Share of runs with groups in which their configuration changes."""
+NARROW_SHARE = 0.4
+"""Share of these in which the files of some brokers have narrower bounds than those of the controllers."""
+INTERVALS_PER_SESSION, LONGEST_SESSION = 3.5, 8
+"""The shortest and the longest session of a group, in heartbeat intervals. Clocks differ by up to a tenth."""
 GROUP_FAULTS = {"group_message_held": 1.0, "group_message_lost": 1.0, "coordinator_moves": 1.0}
 """Kinds of faults with their weights that strike groups, and happen only in runs with groups. They are drawn apart."""
 
@@ -206,6 +214,37 @@ def _with_event(draw: Random, member: MemberPlan, names: Sequence[str], faults_s
         event_for_s=round(1.0 + away_s if event == IDLE else away_s, 3),
         later_topics=_draw_topics(draw, names) if event == SWITCH else (),
     )
+
+
+def intervals_of(settings: Mapping[str, Any]) -> tuple[int, int, int]:
+    """The short, the usual and the long heartbeat interval of a run's groups."""
+    usual_ms = int(settings["group.consumer.heartbeat.interval.ms"])
+    return max(100, usual_ms // 2), usual_ms, 2 * usual_ms
+
+
+def draw_configured(draw: Random, settings: Mapping[str, Any], brokers: int) -> tuple[dict[str, Any], tuple[int, ...]] | None:
+    """Whether the configuration of groups changes: the keys that all nodes have in addition, and the brokers whose files have
+    narrower bounds."""
+    if draw.random() >= CONFIGURED_SHARE:
+        return None
+    narrow = tuple(n for n in range(1, brokers + 1) if draw.random() < 0.5) if draw.random() < NARROW_SHARE else ()
+    short_ms, usual_ms, long_ms = intervals_of(settings)
+    keys = {
+        "group.consumer.session.timeout.ms": settings["group.consumer.session.timeout.ms"],
+        "group.consumer.min.session.timeout.ms": int(INTERVALS_PER_SESSION * short_ms),
+        "group.consumer.max.session.timeout.ms": LONGEST_SESSION * long_ms,
+        "group.consumer.heartbeat.interval.ms": usual_ms,
+        "group.consumer.min.heartbeat.interval.ms": short_ms,
+        "group.consumer.max.heartbeat.interval.ms": long_ms,
+        "group.consumer.assignment.interval.ms": settings["group.consumer.assignment.interval.ms"],
+    }
+    return keys, narrow
+
+
+def narrower(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The bounds of a broker's file that allows no longer session and interval than the usual ones."""
+    names = ("session.timeout.ms", "heartbeat.interval.ms")
+    return {f"group.consumer.max.{name}": settings[f"group.consumer.{name}"] for name in names}
 
 
 def with_handlers(draw: Random, members: Sequence[MemberPlan]) -> tuple[MemberPlan, ...]:

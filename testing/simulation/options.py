@@ -18,10 +18,12 @@ from random import Random
 from typing import Any
 
 from strandline.testing.simulation.group_plans import (
+    CONFIGURES,
     GROUPS_SHARE,
     HANDLERS_SHARE,
     GroupFault,
     MemberPlan,
+    draw_configured,
     draw_groups,
     member_text,
     with_handlers,
@@ -278,7 +280,9 @@ class Options:
     members: tuple[MemberPlan, ...] = ()
     """The members of consumer groups."""
     group_work: tuple[str, ...] = ()
-    """What else clients do with groups, out of `GROUP_WORK`."""
+    """What else clients do with groups, out of `GROUP_WORK`, and `CONFIGURES`."""
+    narrow_bounds: tuple[int, ...] = ()
+    """Brokers whose files allow groups no longer sessions and intervals than the usual ones."""
     racers: int = 0
     """Number of clients that append to one partition, each record only at the offset that it expects (`expect_offset`)."""
     holders: int = 0
@@ -352,7 +356,7 @@ class Options:
         made["members"] = tuple(MemberPlan(**_with_tuples(item)) for item in values.get("members", ()))
         made |= {name: tuple(WriterPlan(**item) for item in values.get(name, ())) for name in ("writers", "shippers")}
         made["transactional_topics"] = tuple(TopicPlan(**item) for item in values.get("transactional_topics", ()))
-        made |= {name: tuple(values.get(name, ())) for name in ("admin", "racks", "group_work")}
+        made |= {name: tuple(values.get(name, ())) for name in ("admin", "racks", "group_work", "narrow_bounds")}
         security = values.get("security")
         made["security"] = None if security is None else SecurityPlan(**_with_tuples(security))
         return cls(**{**values, **made})
@@ -367,6 +371,7 @@ class Options:
             *((f"consumer of {c.topic}", _consumer_text(c)) for c in self.consumers),
             *((f"member of group {m.group}", member_text(m)) for m in self.members),
             ("work on groups", " ".join(self.group_work) or "none"),
+            ("narrow bounds of groups", " ".join(map(str, self.narrow_bounds)) or "none"),
             ("conditional appends", f"of {self.racers} clients" if self.racers else "none"),
             ("fencing tokens", f"of {self.holders} clients" if self.holders else "none"),
             *((f"transactional topic {t.name}", _topic_text(t)) for t in self.transactional_topics),
@@ -434,6 +439,7 @@ def draw_options(seed: int | str) -> Options:
     """Draw everything that the seed decides before its run begins."""
     options, doubles = _with_directories(_draw_options(seed), Random(f"{seed}/directories")), Random(f"{seed}/doubles")
     options = _with_handlers(_with_groups(options, Random(f"{seed}/groups")), Random(f"{seed}/handlers"))
+    options = _with_configured_groups(options, Random(f"{seed}/configured groups"))
     options = _with_transactions(options, Random(f"{seed}/transactions"))
     options = _with_security(options, Random(f"{seed}/security"))
     if options.loss_permitted and options.faults and doubles.random() < DOUBLES_SHARE:
@@ -481,6 +487,20 @@ def with_groups(options: Options, draw: Random) -> Options:
         members=drawn.members,
         group_work=drawn.work,
         **_with_faults_of(options, drawn.faults),
+    )
+
+
+def _with_configured_groups(options: Options, draw: Random) -> Options:
+    """The same run, in some cases with groups whose configuration changes."""
+    drawn = draw_configured(draw, options.settings, options.brokers) if options.members else None
+    if drawn is None:
+        return options
+    keys, narrow = drawn
+    return options.replaced(
+        settings=options.settings | keys,
+        controller_settings=options.controller_settings | keys,
+        group_work=(*options.group_work, CONFIGURES),
+        narrow_bounds=narrow,
     )
 
 

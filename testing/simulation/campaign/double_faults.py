@@ -46,6 +46,7 @@ def double_faults(seed: int) -> Options:
         lies=0,
         members=(),
         group_work=(),
+        narrow_bounds=(),
         racers=0,
         trims=False,
         upgrades=False,

@@ -11,7 +11,7 @@ it at once; and when its server reports that it cannot continue (`failure`) it s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -167,6 +167,7 @@ class SimCluster:
         names: bool = False,
         racks: Sequence[str] = (),
         identities: Identities | None = None,
+        broker_settings: Mapping[int, dict[str, Any]] | None = None,
     ) -> None:
         self.world = world
         self.identities = identities
@@ -177,6 +178,8 @@ class SimCluster:
         """Nodes and clients find each other by names (`broker-1`), which are looked up, instead of addresses."""
         self.settings = settings or {}
         """For every broker, under Kafka's keys."""
+        self.broker_settings = dict(broker_settings or {})
+        """What the files of single brokers have instead."""
         self.controller_settings = controller_settings or {}
         self.controller_ids = [101 + n for n in range(controllers)]
         self.broker_ids = [1 + n for n in range(brokers)]
@@ -296,6 +299,7 @@ class SimCluster:
                 **self._security(node_id),
                 **({"broker.rack": self.racks[node_id - 1]} if self.racks else {}),
                 **self.settings,
+                **self.broker_settings.get(node_id, {}),
             }
         )
 

@@ -22,7 +22,7 @@ from strandline.protocol.messages.security import SCRAM_ITERATIONS_MIN
 from strandline.protocol.security.client_security import ClientSecurity
 from strandline.protocol.security.mechanisms import SCRAM_256
 from strandline.protocol.security.scram import ScramCredential, credential_of, salted_password
-from strandline.testing.simulation.group_plans import DEAD_LETTERS, JOBS, RETRIES
+from strandline.testing.simulation.group_plans import CONFIGURES, DEAD_LETTERS, JOBS, RETRIES
 from strandline.testing.simulation.options import ALL, Options
 
 ADMIN, INTRUDER = "admin", "intruder"
@@ -118,7 +118,7 @@ def _users(options: Options) -> list[str]:
         *(f"p-holder{number}" for number in range(1, options.holders + 1)),
         *(["trimmer"] if options.trims else []),
         *(f"m{number}" for number in range(1, len(options.members) + 1)),
-        *options.group_work,
+        *(name for name in options.group_work if name != CONFIGURES),
         *(f"p-writer{number}" for number in range(1, len(options.writers) + 1)),
         *(f"shipper{number}" for number in range(1, len(options.shippers) + 1)),
         *(f"t{number}" for number in range(1, options.committed_readers + 1)),

@@ -52,6 +52,7 @@
 | I47 rights | rights.py | a request has passed its guards |
 | I48 decisions | rights.py | each decision about a right; a consumer is given records |
 | I49 nodes are never throttled | rights.py | a connection is muted |
+| I50 sessions of groups | group_sessions.py | each heartbeat and its answer; a member is removed; a target is appended; at rest |
 
 I36 to I40, about groups, are in the place of I21. The members of a run write down what they were told and given
 (`cluster/groups/ledger.py`). "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at

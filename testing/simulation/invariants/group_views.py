@@ -26,6 +26,7 @@ from strandline.broker.groups.records.types import (
 )
 from strandline.client.admin.classic_assignment import decode_assignment
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.testing.simulation.invariants.group_sessions import SessionsGhost
 
 OffsetKey = tuple[str, str, int]
 """Group, topic and partition."""
@@ -96,6 +97,10 @@ class GroupView:
         """(group, partition) -> the members that own it, or still have to give it up."""
         self.shared: dict[tuple[str, TopicIdPartition], None] = {}
         """The partitions with several owners."""
+        self.targets: dict[str, dict[str, None]] = {}
+        """Group -> the members for which the leader has written targets, before its last append."""
+        self.assigned: dict[str, tuple[float, int]] = {}
+        """Group -> when the leader has computed its last target, on the clock of its loop, and the interval in effect."""
         self.deleted: list[str] = []
         """Groups in the order in which their last record was written; a group may be in it several times."""
 
@@ -231,6 +236,7 @@ class GroupsGhost:
     """All groups. Implements `cluster.groups.ledger.Coordinators`."""
 
     def __init__(self) -> None:
+        self.sessions = SessionsGhost()
         self.received_at = 0.0
         """When the request arrived whose answer is being judged, on the clock of its broker's loop."""
         self.partitions: dict[TopicIdPartition, OffsetsGhost] = {}

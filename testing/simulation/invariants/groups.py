@@ -36,6 +36,7 @@ from strandline.protocol.records.batch import BatchHeader
 from strandline.protocol.records.marker import is_marker, read_marker
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.disk import Buffer
+from strandline.testing.simulation.invariants import group_sessions
 from strandline.testing.simulation.invariants.group_views import LEFT, Ended, Entry, GroupView, InTransaction, Told, Written
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def on_appended(ghosts: Ghosts, replica: ReplicaGhost, headers: Sequence[BatchHe
     if view is None:
         return
     touched: dict[str, None] = {}
+    written: list[GroupRecord] = []
     view.now = _loop_time()
     for header in headers:
         for offset, record in known.batches[header.leader_epoch, header.base_offset]:
@@ -113,7 +115,9 @@ def on_appended(ghosts: Ghosts, replica: ReplicaGhost, headers: Sequence[BatchHe
             ghosts.groups.incarnations.update(view.deleted[deleted:])
             if not isinstance(record, OffsetCommitRecord):
                 touched[record.group_id] = None
+                written.append(record)
     _check_owners(ghosts, replica, view, touched)
+    group_sessions.on_appended(ghosts, replica, view, written)
 
 
 def _check_epoch(replica: ReplicaGhost, view: GroupView, record: GroupRecord) -> None:

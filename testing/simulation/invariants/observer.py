@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.controller.metadata.directory_ids import UNASSIGNED
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.groups import ConsumerGroupHeartbeatResponse
 from strandline.protocol.records.batch import BatchHeader
 from strandline.storage.disk import Buffer
 from strandline.testing.simulation.invariants import (
@@ -22,6 +23,7 @@ from strandline.testing.simulation.invariants import (
     clean_starts,
     compaction,
     group_memory,
+    group_sessions,
     groups,
     honesty,
     leaders,
@@ -381,6 +383,25 @@ class Invariants:
     def on_group_answer(self, node: int, request: Any, response: Any, received_at: float) -> None:
         """A response about a group leaves."""
         groups.on_answer(self.ghosts, node, request, response, received_at)
+        if isinstance(response, ConsumerGroupHeartbeatResponse) and not response.error_code:
+            group_sessions.on_answer(self.ghosts, node, request, response, received_at)
+
+    def on_groups_loaded(self, node: int, protocol: Any, found: Any, now: float) -> None:
+        group_sessions.on_loaded(self.ghosts, node, protocol, found, now)
+
+    def on_group_heartbeat(self, node: int, protocol: Any, found: Any, request: Any, now: float) -> None:
+        """A coordinator has accepted a heartbeat of the newer protocol."""
+        group_sessions.on_heartbeat(self.ghosts, node, protocol, found, request, now)
+
+    def on_member_cut(self, protocol: Any, group: str, member_id: str) -> None:
+        """A coordinator has seen the end of the member's connection."""
+        group_sessions.on_connection_lost(self.ghosts, protocol, group, member_id)
+
+    def on_session_ended(self, node: int, protocol: Any, group: Any, member_id: str, now: float) -> None:
+        """A coordinator removes the member, because its session has ended."""
+        group_sessions.on_session_ended(self.ghosts, node, protocol, group, member_id, now)
+        if group_sessions.relies_on_earlier_coordinator(self.ghosts, protocol, group.group_id, member_id):
+            self.on_member_doubtful(group.group_id, member_id, is_removed=True)
 
     def on_member_doubtful(self, group: str, member_id: str, *, is_removed: bool) -> None:
         """A coordinator removes the member before its session has ended, or will soon."""

@@ -167,6 +167,11 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def run_time(self) -> float:
+        """The time of the run, which no process sees."""
+        return self._scheduler.now
+
     def time(self) -> float:
         machine = self.machine
         time = machine.clock_offset_s + self._scheduler.now * machine.seconds_per_second

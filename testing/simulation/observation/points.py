@@ -94,9 +94,10 @@ POINTS: dict[str, dict[str, str]] = {
         "owners, targets, resolved, topic_counts, regex_counts, static_members": "what a coordinator knows of a group (I40)",
     },
     "broker.groups.consumer.protocol:ConsumerProtocol": {
-        "heartbeat": "a second process with the instance id of a member (marks)",
+        "heartbeat": "the sessions of members (I50), and a second process with the instance id of a member (marks)",
+        "on_loaded": "the sessions at a new coordinator (I50)",
         "advance": "the steps of a rebalance (marks)",
-        "remove_expired, on_connection_lost": "members that may not know that they are removed (I36)",
+        "remove_expired, on_connection_lost": "members that may not know that they are removed (I36), and ends of sessions (I50)",
     },
     "broker.groups.consumer.membership": {"check_epoch": "members that have lost a response, or are fenced (marks)"},
     "broker.groups.consumer.draft:Draft": {"replace, put_regex": "static members that return, and patterns (marks)"},

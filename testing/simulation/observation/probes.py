@@ -516,6 +516,8 @@ class Probes:
         self._after(Fetch, "add_error", self._fetch_error)
         self._after(offsets, "list_offset", self._listed)
         self._after(GroupShard, "commit_offsets", self._commit_decided)
+        self._before(ConsumerProtocol, "on_loaded", self._groups_loaded)
+        self._after(ConsumerProtocol, "heartbeat", self._heartbeat_accepted)
         self._before(ConsumerProtocol, "on_connection_lost", self._connection_lost)
         self._before(ConsumerProtocol, "remove_expired", self._member_expires)
 
@@ -574,16 +576,34 @@ class Probes:
         if node is not None and result.records:
             self.invariants.on_commit_decided(node, request, result.records)
 
-    def _connection_lost(self, _: ConsumerProtocol, group_id: str, member_id: str, _now: float) -> None:
-        self.invariants.on_member_doubtful(group_id, member_id, is_removed=False)
+    def _groups_loaded(self, protocol: ConsumerProtocol, now: float, _now_ms: int) -> None:
+        shard = self._shard_with(protocol)
+        if shard is not None:
+            self.invariants.on_groups_loaded(node_of() or 0, protocol, shard.groups, now)
 
-    def _member_expires(self, protocol: ConsumerProtocol, group_id: str, member_id: str, *_: Any) -> None:
+    def _heartbeat_accepted(self, _: Any, protocol: ConsumerProtocol, request: Any, context: Any) -> None:
+        shard = self._shard_with(protocol)
+        if shard is not None:
+            self.invariants.on_group_heartbeat(node_of() or 0, protocol, shard.groups, request, context.now)
+
+    def _connection_lost(self, protocol: ConsumerProtocol, group_id: str, member_id: str, _now: float) -> None:
+        self.invariants.on_member_doubtful(group_id, member_id, is_removed=False)
+        self.invariants.on_member_cut(protocol, group_id, member_id)
+
+    def _member_expires(self, protocol: ConsumerProtocol, group_id: str, member_id: str, now: float, _now_ms: int) -> None:
         """If the session of the member has not ended, it has not given up partitions in time."""
+        shard = self._shard_with(protocol)
+        if shard is not None and (SESSION, group_id, member_id) in shard.deadlines:
+            self.invariants.on_member_doubtful(group_id, member_id, is_removed=True)
+        elif shard is not None and shard.groups.get(group_id) is not None:
+            self.invariants.on_session_ended(node_of() or 0, protocol, shard.groups.get(group_id), member_id, now)
+
+    def _shard_with(self, protocol: ConsumerProtocol) -> GroupShard | None:
+        """The groups of the coordinator that has this protocol; None outside of a simulated process."""
         process = self.invariants.ghosts.processes.get(node_of() or 0)
         opened = None if process is None else process.server.opened
         shards = [] if opened is None else [active.shard for active in opened.groups.shards.values()]
-        if any(shard.consumer is protocol and (SESSION, group_id, member_id) in shard.deadlines for shard in shards):
-            self.invariants.on_member_doubtful(group_id, member_id, is_removed=True)
+        return next((shard for shard in shards if shard.consumer is protocol), None)
 
     def _make_fetch_reply(self, original: Function) -> Function:
         invariants, note = self.invariants, self.invariants.note

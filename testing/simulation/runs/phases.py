@@ -32,7 +32,7 @@ from strandline.testing.simulation.cluster.groups.handling import Origin
 from strandline.testing.simulation.cluster.groups.work import DeadLetter
 from strandline.testing.simulation.cluster.identities import Identities, grants
 from strandline.testing.simulation.cluster.workload import Workload
-from strandline.testing.simulation.group_plans import DEAD_LETTERS
+from strandline.testing.simulation.group_plans import DEAD_LETTERS, narrower
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.kernel.disk import Latency
@@ -68,6 +68,7 @@ class Phases:
             settings=options.settings,
             controller_settings=options.controller_settings,
             racks=options.racks,
+            broker_settings=dict.fromkeys(options.narrow_bounds, narrower(options.settings)) if options.narrow_bounds else {},
             identities=_identities(options),
         )
         self.budget = Budget(self.cluster, enforced=not options.loss_permitted)
@@ -300,6 +301,7 @@ class Phases:
         self._check_deletions()
         self._compare_replicas()
         self._check_coverage()
+        self._check_configured_groups()
         self.invariants.at_rest()
         if self.options.orderly_end:
             await self.stop_all()
@@ -453,6 +455,12 @@ class Phases:
             complaint = self.workload.groups.skipped(self._offsets_of, self._dead_letters)
             if complaint:
                 raise Violation("I39", complaint)
+
+    def _check_configured_groups(self) -> None:
+        """I50: the configuration of each group is one that was asked for."""
+        complaint = "" if self.options.loss_permitted else self.workload.groups.configurer.misconfigured(self.cluster.image())
+        if complaint:
+            raise Violation("I50", complaint)
 
     def _offsets_of(self, key: TopicIdPartition) -> list[int]:
         """The offsets of the records of a partition that all its replicas have: a member may have read from any, and each cleans

@@ -75,6 +75,7 @@ MEANINGS = {
     "I47": "no request reaches its handler if its sender lacks the right for it",
     "I48": "rights are decided by the rules of the metadata, and nobody is given records without the right to read them",
     "I49": "what nodes say to each other is never throttled",
+    "I50": "sessions and intervals of a group are those of its configuration, from the next heartbeat on",
 }
 """Each invariant in one line."""
 

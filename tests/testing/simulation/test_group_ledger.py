@@ -24,6 +24,7 @@ class Coordinators:
         self.doubtful: set[str] = set()
         self.deleted = 0
         self.answer = -1
+        self.told_ms = 0
 
     def incarnation(self, group: str) -> int:
         return self.deleted
@@ -33,6 +34,9 @@ class Coordinators:
 
     def is_doubtful(self, group: str, member_id: str) -> bool:
         return member_id in self.doubtful
+
+    def longest_session_ms(self, group: str, member_id: str, within_ms: float) -> int:
+        return self.told_ms
 
     def committed(self, group: str, key: Any) -> int:
         return self.answer
@@ -128,6 +132,13 @@ def test_member_is_excused(ledger: GroupLedger, coordinators: Coordinators, how:
         case _:
             ledger.end(second)
     first.given(records_at(5))
+    assert coordinators.found == []
+
+
+def test_member_that_was_told_a_longer_session_goes_on(ledger: GroupLedger, coordinators: Coordinators):
+    stay = joined(ledger, "a", 1, TP)
+    coordinators.told_ms, stay.consumer.heard_ms_ago = 3000, 1600.0
+    stay.given(records_at(0))
     assert coordinators.found == []
 
 

@@ -37,6 +37,9 @@ class Coordinators(Protocol):
     def is_doubtful(self, group: str, member_id: str) -> bool:
         """Whether a coordinator may have removed the member without its knowledge, although its session has not ended."""
 
+    def longest_session_ms(self, group: str, member_id: str, within_ms: float) -> int:
+        """The longest session that the member was told since it sent a heartbeat so long ago, by its clock; 0: none."""
+
     def committed(self, group: str, key: TopicIdPartition) -> int:
         """The committed offset; -1: there is none."""
 
@@ -63,7 +66,8 @@ class Start(NamedTuple):
 
 class GroupLedger:
     def __init__(self, coordinators: Coordinators, session_ms: int, *, loss_permitted: bool) -> None:
-        """`session_ms`: of members of the newer protocol. `loss_permitted`: a coordinator may forget what it has told members."""
+        """`session_ms`: of members of the newer protocol that were told none. `loss_permitted`: a coordinator may forget what it
+        has told members."""
         self.coordinators = coordinators
         self.loss_permitted = loss_permitted
         self.session_ms = session_ms
@@ -183,9 +187,14 @@ class Stay:
 
     def _check_session(self, polled: Iterable[TopicPartition]) -> None:
         age_ms = self.silent_ms()
-        if age_ms is not None and age_ms > self.ledger.session_ms:
+        if age_ms is not None and age_ms > self._session_ms(age_ms):
             text = f"{self.identity} was given records of {sorted(polled)} {age_ms:.0f} ms after its last heartbeat"
-            self.ledger.violated("I36", f"{text}; its session has {self.ledger.session_ms} ms", self)
+            self.ledger.violated("I36", f"{text}; its session has {self._session_ms(age_ms)} ms", self)
+
+    def _session_ms(self, age_ms: float) -> int:
+        """The length of its session, which a heartbeat began that it sent so long ago."""
+        told_ms = self.ledger.coordinators.longest_session_ms(self.plan.group, self.member_id, age_ms)
+        return told_ms or self.ledger.session_ms
 
     def silent_ms(self) -> float | None:
         """The time since the last heartbeat that succeeded, of a member of the newer protocol."""
@@ -217,7 +226,7 @@ class Stay:
         """I36: the call for this record has ended, and was not cancelled. A process that was paused may not know yet that its
         session has ended."""
         silent_ms, key = self.silent_ms(), self.owned.get(tp)
-        if silent_ms is not None and silent_ms > self.ledger.session_ms:
+        if silent_ms is not None and silent_ms > self._session_ms(silent_ms):
             return
         if key is None:
             text = f"{self.identity} has handled {tp} at {offset}, but owns {sorted(self.owned)}"

@@ -13,13 +13,14 @@ from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.cluster.cluster import Client, SimCluster
 from strandline.testing.simulation.cluster.groups.classic_member import ClassicMember
 from strandline.testing.simulation.cluster.groups.clerk import Clerk
+from strandline.testing.simulation.cluster.groups.configurer import Configurer
 from strandline.testing.simulation.cluster.groups.handling import Handling, Origin, failures_of
 from strandline.testing.simulation.cluster.groups.jobs import Jobs
 from strandline.testing.simulation.cluster.groups.ledger import GroupLedger, Place, Stay, place_text
 from strandline.testing.simulation.cluster.groups.program import Surroundings
 from strandline.testing.simulation.cluster.groups.reader import Reader
-from strandline.testing.simulation.group_plans import CLASSIC, CRASH, PAUSE, RETRIES, MemberPlan
-from strandline.testing.simulation.invariants import groups
+from strandline.testing.simulation.group_plans import CLASSIC, CONFIGURES, CRASH, PAUSE, RETRIES, MemberPlan
+from strandline.testing.simulation.invariants import group_sessions, groups
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.kernel.scheduler import cancel
 from strandline.testing.simulation.options import Options
@@ -37,8 +38,9 @@ class DeadLetter(NamedTuple):
 class Observed:
     """What the invariants know, for the ledger."""
 
-    def __init__(self, invariants: Invariants) -> None:
+    def __init__(self, invariants: Invariants, clock: Callable[[], float]) -> None:
         self._ghosts = invariants.ghosts
+        self._clock = clock
         self.note = invariants.note
 
     def incarnation(self, group: str) -> int:
@@ -49,6 +51,10 @@ class Observed:
 
     def is_doubtful(self, group: str, member_id: str) -> bool:
         return (group, member_id) in self._ghosts.groups.doubtful
+
+    def longest_session_ms(self, group: str, member_id: str, within_ms: float) -> int:
+        since = self._clock() - within_ms / 1000 / group_sessions.RATE_MIN
+        return group_sessions.longest_told_ms(self._ghosts, group, member_id, since)
 
     def committed(self, group: str, key: TopicIdPartition) -> int:
         return groups.committed(self._ghosts, group, key)
@@ -68,10 +74,13 @@ class GroupWork:
         session_ms = int(options.settings.get("group.consumer.session.timeout.ms", 45_000))
         self.cluster = cluster
         self.options = options
-        self.ledger = GroupLedger(Observed(invariants), session_ms, loss_permitted=options.loss_permitted)
+        self.ledger = GroupLedger(
+            Observed(invariants, cluster.world.scheduler.clock), session_ms, loss_permitted=options.loss_permitted
+        )
         self._around = Surroundings(cluster, options, self.ledger, problems, going)
         self.clerk = Clerk(self._around, cluster.world.stream("clerk"))
         self.jobs = Jobs(self._around, cluster.world.stream("jobs"))
+        self.configurer = Configurer(self._around, invariants.ghosts.metadata, cluster.world.stream("configurer"))
         self._pauses: list[Any] = []
 
     def begin(self, begin: Begin) -> None:
@@ -90,7 +99,7 @@ class GroupWork:
         await kind(self._around, client, name, plan).live()
 
     async def _change(self, client: Client, name: str) -> None:
-        work: Any = {"clerk": self.clerk, "jobs": self.jobs}[name]
+        work: Any = {"clerk": self.clerk, "jobs": self.jobs, CONFIGURES: self.configurer}[name]
         admin = await self._around.started(lambda: client.admin(**ADMIN))
         if admin is None:
             return
@@ -100,8 +109,8 @@ class GroupWork:
             await admin.stop()
 
     def end_disturbances(self) -> None:
-        """From now on no topic and no offset is changed, and no process is paused."""
-        self.clerk.going = self.jobs.going = False
+        """From now on no topic, no offset and no configuration is changed, but for one last change, and no process is paused."""
+        self.clerk.going = self.jobs.going = self.configurer.going = False
         for entry in self._pauses:
             cancel(entry)
 
@@ -110,7 +119,8 @@ class GroupWork:
     def complaints(self) -> list[str]:
         """I39: partitions of subscribed topics that are not owned by exactly one member, or not read and committed to their
         end."""
-        return [complaint for group in self._groups() for complaint in self._complaints_of(group)]
+        own = self.configurer.complaints() if CONFIGURES in self.options.group_work else ()
+        return [*own, *(complaint for group in self._groups() for complaint in self._complaints_of(group))]
 
     def _groups(self) -> list[str]:
         return sorted({plan.group for plan in self.options.members})

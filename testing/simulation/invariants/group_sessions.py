@@ -1,0 +1,252 @@
+"""I50: sessions and intervals of a group are those of its configuration, within the bounds of its coordinator's file.
+
+What is in effect is computed from the metadata that the broker has applied, and from its file (`in_effect`); the product keeps a
+table of its own. A change of the configuration counts from the next heartbeat on, as in Kafka:
+
+- A response to a heartbeat names the session and the interval that were in effect when the heartbeat arrived.
+- A member is not removed before the session has ended that its last heartbeat began. At a new coordinator that is the end of its
+  load, and the session in effect then.
+- It is removed when the longest session has ended that one of its heartbeats began, while the coordinator acts.
+- Two targets of a group are at least the shorter one of the assignment intervals apart that were in effect at the two. (The
+  first target of a group, and that of a group without members, do not count.)
+
+Times are those of the coordinator's loop. That nobody reads a partition of a member that relies on a longer session is I36.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandline.broker.groups.records.types import GroupRecord, TargetAssignmentMemberRecord, TargetAssignmentMetadataRecord
+from strandline.protocol.messages.admin import RESOURCE_GROUP
+from strandline.testing.simulation.invariants.violation import Violation
+
+if TYPE_CHECKING:
+    from strandline.testing.simulation.invariants.ghosts import Ghosts, ReplicaGhost
+    from strandline.testing.simulation.invariants.group_views import GroupView
+
+KEYS = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+WAITING_MS = 500
+"""The longest interval of a member that waits for partitions."""
+EXACT_S = 0.005
+RATE_MIN = 0.9
+"""Clocks differ by up to a tenth."""
+LATE_S = 1.0
+"""How long a removal may take, with the time-out after which a coordinator repeats one that could not be appended."""
+TWICE_S = 0.1
+"""A coordinator that was paused may hear of a member before it sees that the session has ended. So it counts if a member is there
+still, after this time."""
+TOLD_MAX = 100
+"""So many answers to a member are remembered."""
+LEAVES, LEAVES_FOR_A_MOMENT = -1, -2
+
+
+class Settings(NamedTuple):
+    session_ms: int
+    interval_ms: int
+    assignment_ms: int
+
+
+def in_effect(ghosts: Ghosts, node: int, group: str) -> Settings:
+    """What counts for a group at a broker."""
+    server = ghosts.processes[node].server
+    return settings_of(server.metadata.image.config(RESOURCE_GROUP, group), server.opened.groups.config)
+
+
+def settings_of(own: Mapping[str, str], file: Any) -> Settings:
+    """By the group's own values, and the keys of the broker."""
+    found = []
+    for key in KEYS:
+        value, name = own.get(f"consumer.{key}"), key.replace(".", "_")
+        if value is None:
+            found.append(getattr(file, f"group_consumer_{name}"))
+        else:
+            least, most = getattr(file, f"group_consumer_min_{name}"), getattr(file, f"group_consumer_max_{name}")
+            found.append(min(max(int(value), least), most))
+    session_ms, interval_ms, assignment_ms = found
+    has_own = any(f"consumer.{key}" in own for key in KEYS)
+    return Settings(session_ms, max(1, session_ms // 3) if has_own and interval_ms >= session_ms else interval_ms, assignment_ms)
+
+
+@dataclass(slots=True)
+class Session:
+    """Of one member, by its last heartbeat."""
+
+    end: float
+    last_end: float
+    """The latest end of all its sessions."""
+    overdue_since: float | None = None
+
+
+@dataclass(slots=True)
+class Coordination:
+    """What one coordinator has done since it has loaded the groups of a partition."""
+
+    node: int
+    began_at: float
+    at_load: dict[str, Settings] = field(default_factory=dict)
+    """What was in effect for a group when it was loaded."""
+    sessions: dict[tuple[str, str], Session] = field(default_factory=dict)
+    in_effect: dict[tuple[str, str], deque[tuple[float, Settings]]] = field(default_factory=dict)
+    """(group, member) -> when its heartbeats arrived, and what was in effect then."""
+    cut: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Members whose connections were closed since their last heartbeats, so that they have a short grace only."""
+
+
+class SessionsGhost:
+    """Of all coordinators, by their protocol for the newer groups."""
+
+    def __init__(self) -> None:
+        self.coordinations: dict[Any, Coordination] = {}
+        self.told: dict[tuple[str, str], deque[tuple[float, int]]] = {}
+        """(group, member) -> when it was told a session, on the clock of the run, and the session."""
+
+
+# -- heartbeats -------------------------------------------------------------------------------------------------------
+
+
+def on_loaded(ghosts: Ghosts, node: int, protocol: Any, groups: Any, now: float) -> None:
+    """A coordinator has loaded its groups."""
+    found = Coordination(node, now, {group.group_id: in_effect(ghosts, node, group.group_id) for group in groups})
+    ghosts.groups.sessions.coordinations[protocol] = found
+
+
+def on_heartbeat(ghosts: Ghosts, node: int, protocol: Any, groups: Any, request: Any, now: float) -> None:
+    """A coordinator has accepted a heartbeat."""
+    coordination = ghosts.groups.sessions.coordinations.get(protocol)
+    if coordination is None:
+        return
+    group, key = request.group_id, (request.group_id, request.member_id)
+    _check_overdue(node, coordination, groups.get(group), group, now)
+    coordination.cut.pop(key, None)
+    if request.member_epoch == LEAVES:
+        coordination.sessions.pop(key, None)
+        return
+    settings = in_effect(ghosts, node, group)
+    coordination.in_effect.setdefault(key, deque(maxlen=TOLD_MAX)).append((now, settings))
+    end = now + settings.session_ms / 1000
+    known = coordination.sessions.get(key)
+    if known is None or request.member_epoch in (0, LEAVES_FOR_A_MOMENT):  # it relies on no session before this one
+        longest_ms = max((session_ms for _, session_ms in ghosts.groups.sessions.told.get(key, ())), default=0)
+        last_end = end if known is not None or request.member_epoch == 0 else max(end, coordination.began_at + longest_ms / 1000)
+        coordination.sessions[key] = Session(end, last_end)
+    else:
+        coordination.sessions[key] = Session(end, max(end, known.last_end))
+
+
+def _check_overdue(node: int, coordination: Coordination, group: Any, name: str, now: float) -> None:
+    """Members whose sessions have ended, and that are there although the coordinator acts."""
+    members = getattr(group, "members", {})
+    for key in [key for key in coordination.sessions if key[0] == name]:
+        session = coordination.sessions[key]
+        if key[1] not in members:
+            del coordination.sessions[key]
+        elif now > session.last_end + LATE_S:
+            if session.overdue_since is not None and now > session.overdue_since + TWICE_S:
+                late_ms = (now - session.last_end) * 1000
+                raise _violation(node, key, f"is still there {late_ms:.0f} ms after its session has ended")
+            session.overdue_since = session.overdue_since or now
+
+
+def on_answer(ghosts: Ghosts, node: int, request: Any, response: Any, received_at: float) -> None:
+    """A response to a heartbeat leaves. `received_at`: when the heartbeat arrived, on the clock of the broker's loop."""
+    if request.member_epoch < 0:
+        return
+    key = (request.group_id, request.member_id)
+    ghosts.groups.sessions.told.setdefault(key, deque(maxlen=TOLD_MAX)).append((_run_time(), response.session_timeout_ms))
+    told = [c.in_effect.get(key, ()) for c in ghosts.groups.sessions.coordinations.values() if c.node == node]
+    since = [each for entries in told for each in entries if each[0] >= received_at]
+    if since and not _fits(response, min(since)[1]):
+        named = f"a session of {response.session_timeout_ms} ms and an interval of {response.heartbeat_interval_ms} ms"
+        raise _violation(node, key, f"is told {named}; in effect was {min(since)[1]}")
+
+
+def _fits(response: Any, settings: Settings) -> bool:
+    intervals = settings.interval_ms, min(settings.interval_ms, WAITING_MS)
+    return response.session_timeout_ms == settings.session_ms and response.heartbeat_interval_ms in intervals
+
+
+# -- removals ---------------------------------------------------------------------------------------------------------
+
+
+def on_connection_lost(ghosts: Ghosts, protocol: Any, group: str, member_id: str) -> None:
+    coordination = ghosts.groups.sessions.coordinations.get(protocol)
+    if coordination is not None:
+        coordination.cut[group, member_id] = None
+
+
+def on_session_ended(ghosts: Ghosts, node: int, protocol: Any, group: Any, member_id: str, now: float) -> None:
+    """A coordinator removes the member, because its session has ended."""
+    coordination = ghosts.groups.sessions.coordinations.get(protocol)
+    member = group.members.get(member_id)
+    if coordination is None or member is None or member.is_classic:
+        return
+    key = (group.group_id, member_id)
+    session = coordination.sessions.get(key)
+    at_load = coordination.at_load.get(group.group_id)
+    if session is not None:
+        session.overdue_since = None
+        session.last_end = max(session.last_end, now)  # the removal is repeated if it cannot be appended
+        end = session.end
+    elif at_load is not None:
+        end = coordination.began_at + at_load.session_ms / 1000
+    else:
+        return
+    if now < end - EXACT_S and key not in coordination.cut:
+        raise _violation(node, key, f"is removed {(end - now) * 1000:.0f} ms before its session ends")
+
+
+def relies_on_earlier_coordinator(ghosts: Ghosts, protocol: Any, group: str, member_id: str) -> bool:
+    """Whether the member has sent no heartbeat to this coordinator, and an earlier one has told it a session that has not ended
+    yet. The brokers' files may differ, and a broker that has just started does not know of an earlier configuration."""
+    coordination, key = ghosts.groups.sessions.coordinations.get(protocol), (group, member_id)
+    if coordination is None or key in coordination.sessions:
+        return False
+    at = _run_time()
+    return any(told_at + RATE_MIN * session_ms / 1000 > at for told_at, session_ms in ghosts.groups.sessions.told.get(key, ()))
+
+
+def _run_time() -> float:
+    return float(getattr(asyncio._get_running_loop(), "run_time", 0.0))
+
+
+def longest_told_ms(ghosts: Ghosts, group: str, member_id: str, since: float) -> int:
+    """The longest session that the member was told since this time, on the clock of the run; 0: none."""
+    told = ghosts.groups.sessions.told.get((group, member_id), ())
+    return max((session_ms for told_at, session_ms in told if told_at >= since), default=0)
+
+
+def _violation(node: int, key: tuple[str, str], text: str) -> Violation:
+    return Violation("I50", f"group {key[0]}: the member {key[1]} of broker {node} {text}", node=node)
+
+
+# -- assignments ------------------------------------------------------------------------------------------------------
+
+
+def on_appended(ghosts: Ghosts, replica: ReplicaGhost, view: GroupView, records: list[GroupRecord]) -> None:
+    """A leader has appended records, and the view has applied them."""
+    for record in records:
+        if isinstance(record, TargetAssignmentMetadataRecord):
+            _check_interval(ghosts, replica, view, record)
+    for record in records:
+        if isinstance(record, TargetAssignmentMemberRecord):
+            targets = view.targets.setdefault(record.group_id, {})
+            targets.pop(record.member_id, None)
+            if record.value is not None:
+                targets[record.member_id] = None
+
+
+def _check_interval(ghosts: Ghosts, replica: ReplicaGhost, view: GroupView, record: TargetAssignmentMetadataRecord) -> None:
+    group = record.group_id
+    last = view.assigned.pop(group, None)
+    if record.value is None or not view.members(group):
+        return
+    interval_ms = in_effect(ghosts, replica.node, group).assignment_ms
+    view.assigned[group] = view.now, interval_ms
+    if last is not None and view.targets.get(group) and view.now < last[0] + min(last[1], interval_ms) / 1000 - EXACT_S:
+        text = f"broker {replica.node} computes two targets within {(view.now - last[0]) * 1000:.0f} ms"
+        raise Violation("I50", f"group {group}: {text}; the intervals are {last[1]} and {interval_ms} ms", node=replica.node)
