@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 import warnings
@@ -19,6 +20,7 @@ from strandline.protocol.messages.admin import ApiVersionsRequest
 from strandline.protocol.messages.data import ProducePartitionResponse, ProduceResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.server import Limits, ServerRequest
+from strandline.protocol.rpc.tls_door import TlsDoor
 from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 from strandline.protocol.security.tls import ServerTls, ServerTlsSettings, client_context
 
@@ -65,6 +67,20 @@ def test_first_request_may_arrive_with_the_handshake(on_loop, authority):
                 for connection in connections:
                     connection.close()
             await until(lambda: not server.connections)
+
+    on_loop(scenario)
+
+
+def test_open_connection_keeps_no_buffer_of_its_door(on_loop, authority):
+    """A connection lives long, and uvloop keeps the door as long as it."""
+
+    async def scenario():
+        async with secured(tls(authority.server())) as (server, port), connected(port, authority.client()):
+            assert len(server.connections) == 1
+            gc.collect()
+            doors = [found for found in gc.get_objects() if type(found) is TlsDoor]
+            assert sum(len(door._buffer) for door in doors) == 0
+            assert len(doors) <= 1
 
     on_loop(scenario)
 
