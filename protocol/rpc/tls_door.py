@@ -8,11 +8,15 @@ its handshake uses the newest certificate, and a failed handshake is logged with
 - uvloop reads from a new connection before `start_tls` has begun. These bytes, the client's hello, are passed to the TLS protocol
   in the iteration in which it begins, before more can be read.
 - Both loops may deliver decrypted bytes before `start_tls` has returned the transport. The connection gets them first of all.
+
+A refused peer is sent an alert that says why (`security/handshakes.py`), and then the end of the stream. The connection is closed
+when the peer has closed its side, or when the time for a handshake is over. Until then it counts as unauthenticated.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from typing import Any, Protocol
 
@@ -21,6 +25,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.rpc.server_connection import ServerConnection
 from strandline.protocol.rpc.sockets import BadPeers, describe_peer, plain_host
 from strandline.protocol.rpc.unauthenticated import Unauthenticated
+from strandline.protocol.security.handshakes import handshake_context
 from strandline.protocol.security.listener_security import ListenerSecurity
 from strandline.protocol.security.mechanisms import AuthenticationError
 from strandline.protocol.security.tls import ServerTls, describe_tls_error
@@ -61,6 +66,8 @@ class TlsDoor(asyncio.BufferedProtocol):
         self._early_bytes_max = security.receive_bytes_max if security.has_sasl else _EARLY_BYTES_MAX
         self._transport: Any = None
         self._handshake: asyncio.Task[asyncio.Transport | None] | None = None
+        self._is_refused = False
+        """The failed handshake is logged, and the peer is sent an alert."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
@@ -70,8 +77,9 @@ class TlsDoor(asyncio.BufferedProtocol):
             return
         server.tls_doors[self._connection.id] = self
         timeout_s = self._security.authentication_ms_max / 1000
+        context = handshake_context(self._tls.context, self._on_refused)
         self._handshake = server.loop.create_task(
-            server.loop.start_tls(self._transport, self, self._tls.context, server_side=True, ssl_handshake_timeout=timeout_s),
+            server.loop.start_tls(self._transport, self, context, server_side=True, ssl_handshake_timeout=timeout_s),
             name=f"TLS handshake with {self._peer}",
         )
         self._handshake.add_done_callback(self._on_handshake)
@@ -114,6 +122,17 @@ class TlsDoor(asyncio.BufferedProtocol):
             buffer[:size], early = early[:size], early[size:]
             protocol.buffer_updated(size)
 
+    def _on_refused(self, error: ssl.SSLError) -> None:
+        """The handshake failed. In this iteration of the loop its alert is written; the end of the stream follows in the next."""
+        self._is_refused = True
+        self._log_failure(describe_tls_error(error))
+        self._server.loop.call_soon(self._end_stream)
+
+    def _end_stream(self) -> None:
+        if not self._transport.is_closing():
+            with contextlib.suppress(OSError):  # asyncio's transport raises it if the peer has reset the connection.
+                self._transport.write_eof()
+
     def _on_handshake(self, handshake: asyncio.Task[asyncio.Transport | None]) -> None:
         """The handshake is over: hand the connection over, or close it."""
         self._server.tls_doors.pop(self._connection.id, None)
@@ -121,10 +140,8 @@ class TlsDoor(asyncio.BufferedProtocol):
         secure = None if handshake.cancelled() or error is not None else handshake.result()
         if secure is not None and not secure.is_closing() and self._hand_over(secure):
             return
-        if isinstance(error, OSError):
-            self._log_failure(describe_tls_error(error))
-        elif error is not None:
-            logger.error("connection.handshake_failed", peer=self._peer, exc_info=error)
+        if error is not None and not self._is_refused:
+            self._log_error(error)
         self._server.unauthenticated.discard(self._connection.id)
         self.abort()
 
@@ -143,6 +160,12 @@ class TlsDoor(asyncio.BufferedProtocol):
         connection.connection_made(secure)
         connection.take_early(self._early)
         return True
+
+    def _log_error(self, error: BaseException) -> None:
+        if isinstance(error, OSError):
+            self._log_failure(describe_tls_error(error))
+        else:
+            logger.error("connection.handshake_failed", peer=self._peer, exc_info=error)
 
     def _log_failure(self, reason: str) -> None:
         if not self._server.is_stopping:

@@ -15,6 +15,7 @@ from strandline.protocol.errors import UsageError
 from strandline.protocol.log_limits import printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.security.client_security import ClientSecurity
+from strandline.protocol.security.handshakes import ServerHandshake
 from strandline.protocol.security.principal import ANONYMOUS, USER, Principal
 from strandline.protocol.security.principal_mapping import PrincipalMapping, distinguished_name
 
@@ -75,6 +76,7 @@ def server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
     if settings.client_auth != "none" and settings.cafile is None:
         raise UsageError(f"ssl.client.auth={settings.client_auth} needs the authorities of the clients (ssl.truststore.location)")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = ServerHandshake
     _restrict(context)
     _load_certificate(context, settings.certfile, settings.keyfile, settings.key_password)
     if settings.cafile is not None:

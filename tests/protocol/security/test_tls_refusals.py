@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import warnings
 
 import pytest
+from rpc_world import raw_peer
 from security_world import Authority, secured, tls
 from waiting import until
 
@@ -70,5 +72,106 @@ def test_alert_of_a_refused_certificate_reaches_the_client(on_loop, authority, v
                 assert await asyncio.to_thread(end_of_connection, port, context) == alert_of(certificate, version)
                 assert server.bad_peers.authentication_failed_count == count
             await until(lambda: not server.unauthenticated and not server.tls_doors)
+
+    on_loop(scenario)
+
+
+# -- what a refused client holds --------------------------------------------------------------------------------------
+
+
+def refused_hello() -> bytes:
+    """A hello of TLS 1.1, which is answered with an alert."""
+    with warnings.catch_warnings(action="ignore"):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.minimum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
+PROTOCOL_VERSION = bytes((0x15, 3, 2, 0, 2, 2, 70))
+"""The alert."""
+
+
+def test_refused_peer_keeps_its_place_until_it_closes(on_loop, authority):
+    """It reads the alert and the end of the stream; it counts as unauthenticated meanwhile, so those have a bound."""
+
+    async def scenario():
+        async with secured(tls(authority.server(), authentication_ms_max=60_000)) as (server, port), raw_peer(port) as peer:
+            peer.send(refused_hello())
+            assert await asyncio.wait_for(peer.reader.read(), 15) == PROTOCOL_VERSION
+            assert server.bad_peers.authentication_failed_count == 1
+            assert len(server.unauthenticated) == len(server.tls_doors) == 1
+            peer.writer.close()
+            await until(lambda: not server.unauthenticated and not server.tls_doors)
+            assert server.bad_peers.authentication_failed_count == 1
+
+    on_loop(scenario)
+
+
+def test_refused_peer_that_stays_is_closed_at_the_limit_of_a_handshake(on_loop, authority):
+    async def scenario():
+        async with secured(tls(authority.server(), authentication_ms_max=300)) as (server, port), raw_peer(port) as peer:
+            peer.send(refused_hello())
+            await until(lambda: server.bad_peers.authentication_failed_count == 1)
+            await until(lambda: not server.unauthenticated and not server.tls_doors)
+            assert server.bad_peers.authentication_failed_count == 1
+
+    on_loop(scenario)
+
+
+def test_refused_peer_that_goes_on_sending_is_closed(on_loop, authority):
+    """What it sends after the alert is ignored, up to a limit."""
+
+    async def scenario():
+        async with secured(tls(authority.server(), authentication_ms_max=60_000)) as (server, port), raw_peer(port) as peer:
+            peer.send(refused_hello() + bytes(100_000))
+            assert await asyncio.wait_for(peer.reader.read(), 15) == PROTOCOL_VERSION
+            assert len(server.tls_doors) == 1
+            peer.send(bytes(1_000_000))
+            await until(lambda: not server.unauthenticated and not server.tls_doors)
+
+    on_loop(scenario)
+
+
+@pytest.mark.parametrize("moment", ["before the alert", "after the alert"])
+def test_refused_peer_may_reset_the_connection_at_any_moment(on_loop, authority, monkeypatch, moment):
+    """Of the moments until the end of the stream is sent."""
+    errors = []
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        async with secured(tls(authority.server(), authentication_ms_max=60_000)) as (server, port):
+            peer = socket.create_connection(("127.0.0.1", port))
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            failed = []
+
+            def on_failed(*args: object, **more: object) -> None:
+                failed.append(args)
+                if moment == "before the alert":
+                    peer.close()
+                else:
+                    loop.call_soon(peer.close)
+
+            monkeypatch.setattr(server.bad_peers, "authentication_failed", on_failed)
+            peer.sendall(refused_hello())
+            await until(lambda: failed)
+            await until(lambda: not server.unauthenticated and not server.tls_doors)
+
+    on_loop(scenario)
+    assert errors == []
+
+
+def test_stopping_server_waits_for_no_refused_peer(on_loop, authority):
+    async def scenario():
+        async with secured(tls(authority.server(), authentication_ms_max=60_000)) as (server, port), raw_peer(port) as peer:
+            peer.send(refused_hello())
+            await asyncio.wait_for(peer.reader.read(), 15)
+            await server.stop()
+            await until(lambda: not server.tls_doors)
 
     on_loop(scenario)
