@@ -159,6 +159,7 @@ class TlsDoor(asyncio.BufferedProtocol):
         secure.set_protocol(connection)
         connection.connection_made(secure)
         connection.take_early(self._early)
+        self._buffer, self._early = bytearray(), b""  # uvloop's transport refers to the door as long as it lives.
         return True
 
     def _log_error(self, error: BaseException) -> None:
