@@ -6,11 +6,17 @@ import asyncio
 import socket
 import ssl
 import warnings
+from dataclasses import replace
 
 import pytest
 from rpc_world import raw_peer
-from security_world import Authority, secured, tls
+from security_world import Authority, alice, login, secured, tls
 from waiting import until
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.security.client_security import ClientSecurity
+from strandline.protocol.security.listener_security import ListenerSecurity
 
 REQUIRED = {ssl.TLSVersion.TLSv1_2: "SSLV3_ALERT_HANDSHAKE_FAILURE", ssl.TLSVersion.TLSv1_3: "TLSV13_ALERT_CERTIFICATE_REQUIRED"}
 """The alert for a client without a certificate. TLS 1.2 has none of its own."""
@@ -72,6 +78,48 @@ def test_alert_of_a_refused_certificate_reaches_the_client(on_loop, authority, v
                 assert await asyncio.to_thread(end_of_connection, port, context) == alert_of(certificate, version)
                 assert server.bad_peers.authentication_failed_count == count
             await until(lambda: not server.unauthenticated and not server.tls_doors)
+
+    on_loop(scenario)
+
+
+OWN = "the peer rejected this end's certificate"
+SENTENCES = {
+    "missing": "the peer requires a certificate (ssl_certfile)",
+    "of another authority": "the peer does not trust the authority of this end's certificate",
+    "expired": f"{OWN}: it has expired",
+    "not valid yet": f"{OWN}: it is not valid yet, or malformed",
+}
+
+
+@pytest.mark.parametrize("certificate", sorted(REFUSED))
+def test_own_client_says_what_the_alert_says(on_loop, authority, version, certificate):
+    """The same with both versions, but that TLS 1.2 does not say whether the certificate is missing."""
+    security = ClientSecurity(security_protocol="SSL", ssl_context=client_context_with(certificate, authority, version))
+    why = SENTENCES[certificate]
+    if certificate == "missing" and version == ssl.TLSVersion.TLSv1_2:
+        why = "the peer rejected the handshake; it may require a certificate (ssl_certfile), or another cipher"
+
+    async def scenario():
+        async with secured(tls(authority.server(client_auth="required"))) as (_, port):
+            for _ in range(5):
+                with pytest.raises(BrokerError) as caught:
+                    await Connection.connect("127.0.0.1", port, client_id="me", security=security)
+                assert caught.value.code == ErrorCode.NETWORK_EXCEPTION
+                assert caught.value.message == f"could not connect to 127.0.0.1:{port} by TLS: {why}"
+
+    on_loop(scenario)
+
+
+def test_own_client_says_what_the_alert_says_before_a_login(on_loop, authority):
+    """A SASL_SSL listener may require a certificate, too."""
+    server_tls = authority.server(client_auth="required")
+    security = ListenerSecurity(security_protocol="SASL_SSL", tls=server_tls, mechanisms=alice().mechanisms())
+    client = replace(login(), security_protocol="SASL_SSL", ssl_cafile=authority.cafile)
+
+    async def scenario():
+        async with secured(security) as (_, port):
+            with pytest.raises(BrokerError, match=r"by TLS: the peer requires a certificate \(ssl_certfile\)$"):
+                await Connection.connect("127.0.0.1", port, client_id="me", security=client)
 
     on_loop(scenario)
 
