@@ -11,6 +11,7 @@
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-kafka      test suites of others against Strandline: Kafka's clients in Go, C and Python (tests/kafka/suites)
 #   make test-pythons    the tests without processes, on every installed Python from 3.11 to 3.13
+#   make test-stalls     the tests while their processes are stopped again and again, as on a busy machine
 #   make docs            the documentation site: build/site/index.html, to be opened in a browser or served
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
 #   make mutate          measure how soon the simulation detects each mutation, which removes one guard
@@ -43,7 +44,7 @@ MINUTES ?= 10
 # Keep compiled Python even if the environment forbids it, because tests start hundreds of Pythons.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-pages test-delta drill test-docker test-kafka test-kafka-short test-pythons docs soak mutate transcripts bench bench-spark clean
+.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-pages test-delta drill test-docker test-kafka test-kafka-short test-pythons test-stalls docs soak mutate transcripts bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -107,6 +108,10 @@ layering: $(VENV)/.installed-dev
 # run in one process, so its fixtures are set up once.
 pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "$(LEFT_OUT) and not slow" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# Not part of any other target: it finds tests with limits that are too short for a busy machine, and takes half as long again.
+test-stalls: $(VENV)/.installed-dev
+	$(BIN)/python tests/house/stalls.py --tree $(BIN)/python -m pytest -m "$(LEFT_OUT) and not slow" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Separate from `pytest`, because they start a cluster each, and none has a fixture that is worth sharing.
 test-pages: $(VENV)/.installed-dev
