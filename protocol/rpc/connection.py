@@ -28,7 +28,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.dial import dial, is_looking_up
 from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
-from strandline.protocol.rpc.login import Login, describe_secure_error, plain_error, tls_of
+from strandline.protocol.rpc.login import Login, TlsError, describe_secure_error, plain_error, tls_of
 from strandline.protocol.rpc.sockets import acknowledged_bytes, describe_connect_error, tune_socket
 from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
@@ -306,7 +306,9 @@ class Connection(asyncio.BufferedProtocol):
         text = str(reason) if reason else self._closed_text() if by_peer else "the connection was closed"
         pending, self._pending = self._pending, {}
         for request in pending.values():
-            self._call_back(request, self._network_error(text))
+            error = self._network_error(text)
+            error.__cause__ = reason if isinstance(reason, TlsError) else None
+            self._call_back(request, error)
         if self._on_lost is not None:
             self._on_lost(self, reason or (self._network_error(text) if by_peer else None))
 

@@ -200,12 +200,16 @@ _REASONS = {
     "UNSUPPORTED_PROTOCOL": "the peer speaks only versions of TLS before 1.2",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the peer does not accept this version of TLS",
     "NO_SHARED_CIPHER": "the two ends have no cipher in common",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer rejected the handshake; it may require a certificate, or another cipher",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": (
+        "the peer rejected the handshake; it may require a certificate (ssl_certfile), or another cipher"
+    ),
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer presented no certificate",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer requires a certificate",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer requires a certificate (ssl_certfile)",
     "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the authority of this end's certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer rejected this end's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer rejected this end's certificate: it is not valid yet, or malformed",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer rejected this end's certificate: it has expired",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": "the peer rejected this end's certificate: it is revoked",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the peer rejected this end's certificate: it is not made for this purpose",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer rejected this end's certificate",
     "UNEXPECTED_EOF_WHILE_READING": "the peer closed the connection during the TLS handshake",
 }
