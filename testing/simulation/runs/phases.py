@@ -14,7 +14,7 @@ causes: partitions without a leader, fenced brokers, logs that are behind, what 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -464,7 +464,8 @@ class Phases:
 
     def _offsets_of(self, key: TopicIdPartition) -> list[int]:
         """The offsets of the records of a partition that all its replicas have: a member may have read from any, and each cleans
-        its log by itself. Empty if the partition does not exist any more."""
+        its log by itself. If replicas may have left, only those of records that no cleaner removes. Empty if the partition does
+        not exist any more."""
         if self.cluster.image().partition(key) is None:
             return []
         replicas = [broker.replicas.partitions.get(key) for broker in self.cluster.brokers.values()]
@@ -472,9 +473,15 @@ class Phases:
         start = max((log_.log_start_offset for log_ in logs), default=0)
         try:
             found = [{r.offset for r in iter_records(whole_log(log_, start)) if r.offset >= start} for log_ in logs]
+            if (self.options.reassigns or self.options.drains) and "compact" in self._cleanup_of(key):
+                found += [_last_values(iter_records(whole_log(log_, start))) for log_ in logs]
         except BrokerError:
             return []  # a replica on a disk that rots, or one that I4 is about
         return sorted(set[int].intersection(*found)) if found else []
+
+    def _cleanup_of(self, key: TopicIdPartition) -> str:
+        image = self.cluster.image()
+        return str(image.topic_config(image.topics_by_id[key[0]].name)["cleanup.policy"])
 
     def _dead_letters(self) -> Iterator[DeadLetter]:
         """The records of the dead-letter topic. Each is on all replicas by now, but a disk that rots may not return it."""
@@ -568,6 +575,12 @@ def _identities(options: Options) -> Identities | None:
         return None
     nodes = [*(101 + n for n in range(options.controllers)), *(1 + n for n in range(options.brokers))]
     return Identities(nodes, max_reauth_ms=options.security.max_reauth_ms)
+
+
+def _last_values(records: Iterable[Any]) -> set[int]:
+    """The offsets of the records that are the last of their keys, and no tombstones."""
+    last = {record.key: record for record in records}
+    return {record.offset for record in last.values() if record.value is not None}
 
 
 def _readable_log(name: str, node: int, log: Any, start: int) -> bytes:
