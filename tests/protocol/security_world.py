@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import functools
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,9 @@ def login(user: str = "alice", password: str = "the secret of alice", mechanism:
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
 
+REFUSED = ("missing", "of another authority", "expired", "not valid yet")
+"""What may be wrong with a client's certificate."""
+
 
 class Authority:
     """A certificate authority with files in a folder."""
@@ -101,6 +105,16 @@ class Authority:
 
     def client(self, **more: Any) -> ClientSecurity:
         return ClientSecurity(**{"security_protocol": "SSL", "ssl_cafile": self.cafile, **more})
+
+    def refused(self, certificate: str, version: ssl.TLSVersion) -> ssl.SSLContext:
+        """The context of a client whose certificate is one of `REFUSED`."""
+        context = ssl.create_default_context(cafile=self.cafile)
+        context.minimum_version = context.maximum_version = version
+        if certificate != "missing":
+            issuer = Authority(self.folder, "other") if certificate == "of another authority" else self
+            days = {"expired": (-10, -1), "not valid yet": (2, 10)}.get(certificate)
+            context.load_cert_chain(*issuer.issue("client", common_name="client", days=days))
+        return context
 
 
 def tls(server: ServerTls, **more: Any) -> ListenerSecurity:

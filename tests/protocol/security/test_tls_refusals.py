@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from rpc_world import raw_peer
-from security_world import Authority, alice, login, secured, tls
+from security_world import REFUSED, Authority, alice, login, secured, tls
 from waiting import until
 
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -20,7 +20,6 @@ from strandline.protocol.security.listener_security import ListenerSecurity
 
 REQUIRED = {ssl.TLSVersion.TLSv1_2: "SSLV3_ALERT_HANDSHAKE_FAILURE", ssl.TLSVersion.TLSv1_3: "TLSV13_ALERT_CERTIFICATE_REQUIRED"}
 """The alert for a client without a certificate. TLS 1.2 has none of its own."""
-REFUSED = {"missing", "of another authority", "expired", "not valid yet"}
 
 
 @pytest.fixture
@@ -43,17 +42,6 @@ def alert_of(certificate: str, version: ssl.TLSVersion) -> str:
     return alerts[certificate]
 
 
-def client_context_with(certificate: str, authority: Authority, version: ssl.TLSVersion) -> ssl.SSLContext:
-    """A client's context, with a certificate that the authority's servers refuse."""
-    context = ssl.create_default_context(cafile=authority.cafile)
-    context.minimum_version = context.maximum_version = version
-    if certificate != "missing":
-        issuer = Authority(authority.folder, "other") if certificate == "of another authority" else authority
-        days = {"expired": (-10, -1), "not valid yet": (2, 10)}.get(certificate)
-        context.load_cert_chain(*issuer.issue("client", common_name="client", days=days))
-    return context
-
-
 def end_of_connection(port: int, context: ssl.SSLContext) -> str | None:
     """Connect, send something at once, and return what ends the connection: the reason of an error of TLS, or another error."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
@@ -67,10 +55,10 @@ def end_of_connection(port: int, context: ssl.SSLContext) -> str | None:
             return type(e).__name__
 
 
-@pytest.mark.parametrize("certificate", sorted(REFUSED))
+@pytest.mark.parametrize("certificate", REFUSED)
 def test_alert_of_a_refused_certificate_reaches_the_client(on_loop, authority, version, certificate):
     """Any client, not only ours. With TLS 1.3 its first request is on its way when the server refuses the certificate."""
-    context = client_context_with(certificate, authority, version)
+    context = authority.refused(certificate, version)
 
     async def scenario():
         async with secured(tls(authority.server(client_auth="required"))) as (server, port):
@@ -91,10 +79,10 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("certificate", sorted(REFUSED))
+@pytest.mark.parametrize("certificate", REFUSED)
 def test_own_client_says_what_the_alert_says(on_loop, authority, version, certificate):
     """The same with both versions, but that TLS 1.2 does not say whether the certificate is missing."""
-    security = ClientSecurity(security_protocol="SSL", ssl_context=client_context_with(certificate, authority, version))
+    security = ClientSecurity(security_protocol="SSL", ssl_context=authority.refused(certificate, version))
     why = SENTENCES[certificate]
     if certificate == "missing" and version == ssl.TLSVersion.TLSv1_2:
         why = "the peer rejected the handshake; it may require a certificate (ssl_certfile), or another cipher"
