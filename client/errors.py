@@ -37,7 +37,7 @@ StrandlineError
 
 from __future__ import annotations
 
-from ssl import SSLCertVerificationError
+from ssl import SSLCertVerificationError, SSLError
 from typing import Any
 
 from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, StrandlineError, UsageError, to_code
@@ -442,9 +442,27 @@ def authentication_error(error: BrokerError, address: str) -> AuthenticationFail
     text = error.message or ERRORS[error.code].meaning
     if error.code in AUTHENTICATION_CODES:
         return AuthenticationFailed(text if address in text else f"{address}: {text}", code=error.code)
-    if isinstance(error.__cause__, SSLCertVerificationError):
+    if _is_certificate_refused(error.__cause__):
         return AuthenticationFailed(text if address in text else f"{address}: {text}")
     return None
+
+
+def _is_certificate_refused(cause: BaseException | None) -> bool:
+    """Return True if one end of the connection does not accept the certificate of the other one."""
+    return isinstance(cause, SSLCertVerificationError) or (isinstance(cause, SSLError) and cause.reason in _REFUSALS)
+
+
+_REFUSALS = {
+    "SSLV3_ALERT_BAD_CERTIFICATE",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE",  # TLS 1.2 has no other alert for a missing certificate.
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+    "TLSV1_ALERT_UNKNOWN_CA",
+}
+"""Alerts with which a broker refuses the certificate of its client."""
 
 
 def to_client_error(error: BaseException, *, api: str | None = None, broker_id: int | None = None) -> StrandlineError:

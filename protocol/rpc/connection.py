@@ -14,6 +14,7 @@ was received, and the peer's kernel acknowledged none of the sent bytes, for tha
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.dial import dial, is_looking_up
 from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
-from strandline.protocol.rpc.login import Login, TlsError, describe_secure_error, plain_error, tls_of
+from strandline.protocol.rpc.login import Login, describe_secure_error, plain_error, tls_of
 from strandline.protocol.rpc.sockets import acknowledged_bytes, describe_connect_error, tune_socket
 from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
@@ -307,7 +308,8 @@ class Connection(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, {}
         for request in pending.values():
             error = self._network_error(text)
-            error.__cause__ = reason if isinstance(reason, TlsError) else None
+            if isinstance(exc, ssl.SSLError):
+                error.__cause__ = exc
             self._call_back(request, error)
         if self._on_lost is not None:
             self._on_lost(self, reason or (self._network_error(text) if by_peer else None))

@@ -149,8 +149,8 @@ class Login:
         """Say what the server may mean by closing the connection before the login."""
         if e.code != ErrorCode.NETWORK_EXCEPTION:
             return e
-        if isinstance(e.__cause__, TlsError):
-            return BrokerError(e.code, _tls_text(self._connection.host, self._connection.port, e.__cause__))
+        if isinstance(e.__cause__, ssl.SSLError):
+            return BrokerError(e.code, describe_secure_error(self._connection.host, self._connection.port, e.__cause__))
         if "SSL" in self._security.security_protocol:
             why = "perhaps it requires a certificate of the client (ssl_certfile), or does not accept it"
         else:
@@ -175,19 +175,11 @@ def describe_secure_error(host: str, port: int, e: Exception) -> str:
     if isinstance(e, ssl.SSLError):
         from strandline.protocol.security.tls import describe_tls_error
 
-        return _tls_text(host, port, describe_tls_error(e))
+        return f"could not connect to {host}:{port} by TLS: {describe_tls_error(e)}"
     if isinstance(e, ConnectionRefusedError) or not isinstance(e, ConnectionError):
         return describe_connect_error(host, port, e)
     why = "perhaps it requires a certificate of the client (ssl_certfile), or does not accept it"
-    return _tls_text(host, port, f"the server closed the connection during the handshake; {why}")
-
-
-def _tls_text(host: str, port: int, why: object) -> str:
-    return f"could not connect to {host}:{port} by TLS: {why}"
-
-
-class TlsError(PeerError):
-    """TLS has ended a connection that was open; the text says why in plain words."""
+    return f"could not connect to {host}:{port} by TLS: the server closed the connection during the handshake; {why}"
 
 
 def plain_error(e: Exception | None) -> Exception | None:
@@ -196,4 +188,4 @@ def plain_error(e: Exception | None) -> Exception | None:
         return e
     from strandline.protocol.security.tls import describe_tls_error
 
-    return TlsError(describe_tls_error(e))
+    return PeerError(describe_tls_error(e))
