@@ -74,11 +74,11 @@ from strandline.storage.log.log import Log
 from strandline.storage.log.log_state import LogState
 from strandline.storage.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
 from strandline.storage.memory.memory_files import MemoryFiles
-from strandline.testing.simulation.campaign import security_mutations
+from strandline.testing.simulation.campaign import group_config_mutations, security_mutations
 from strandline.testing.simulation.campaign.mutation import MUTATIONS, WAITING, Patch, mutation
 from strandline.testing.simulation.observation.wrapping import removed
 
-__all__ = ["MUTATIONS", "WAITING", "applied", "security_mutations"]
+__all__ = ["MUTATIONS", "WAITING", "applied", "group_config_mutations", "security_mutations"]
 
 
 @contextlib.contextmanager

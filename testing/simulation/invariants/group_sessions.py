@@ -8,7 +8,7 @@ table of its own. A change of the configuration counts from the next heartbeat o
   load, and the session in effect then.
 - It is removed when the longest session has ended that one of its heartbeats began, while the coordinator acts.
 - Two targets of a group are at least the shorter one of the assignment intervals apart that were in effect at the two. (The
-  first target of a group, and that of a group without members, do not count.)
+  first target of a group, that of a group without members, and that of a classic group that is converted do not count.)
 
 Times are those of the coordinator's loop. That nobody reads a partition of a member that relies on a longer session is I36.
 """
@@ -243,7 +243,7 @@ def on_appended(ghosts: Ghosts, replica: ReplicaGhost, view: GroupView, records:
 def _check_interval(ghosts: Ghosts, replica: ReplicaGhost, view: GroupView, record: TargetAssignmentMetadataRecord) -> None:
     group = record.group_id
     last = view.assigned.pop(group, None)
-    if record.value is None or not view.members(group):
+    if record.value is None or not record.value.assignment_timestamp or not view.members(group):
         return
     interval_ms = in_effect(ghosts, replica.node, group).assignment_ms
     view.assigned[group] = view.now, interval_ms

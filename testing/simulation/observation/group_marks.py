@@ -147,6 +147,10 @@ GROUP_MARKS: dict[str, Mark] = {
     "group.pattern_matched": Mark(
         "the topics of a pattern were looked up", (OnCall("broker.groups.consumer.draft:Draft.put_regex"),)
     ),
+    "group.configured": Mark("a group got settings of its own while its brokers ran", (said("group.config_changed"),)),
+    "group.out_of_bounds": Mark(
+        "a broker acted on the nearest value that the bounds of its file allow", (said("group.config_adjusted"),), RARE
+    ),
     # Groups of the classic protocol, and migration
     "group.classic_rebalanced": Mark(
         "a classic group began a generation", (OnCall("broker.groups.classic.group:ClassicGroup.begin_generation"),)

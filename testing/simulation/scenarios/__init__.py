@@ -29,6 +29,7 @@ from strandline.testing.simulation.scenarios import (
     eligible,
     environment,
     fencing,
+    group_configs,
     group_coordinators,
     group_members,
     isr,
@@ -70,6 +71,7 @@ FILES = (
     fencing,
     transactions,
     security,
+    group_configs,
 )
 LIMIT_S = 900.0
 

@@ -24,6 +24,7 @@ from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.messages import groups as messages
+from strandline.protocol.messages.admin import RESOURCE_GROUP
 from strandline.protocol.rpc.connection import Connection
 from strandline.testing.simulation.cluster.cluster import BROKER_PORT, Client
 from strandline.testing.simulation.invariants import group_memory
@@ -49,11 +50,20 @@ async def open_group(
     partitions: int = 2,
     coordinators: Sequence[int] = (1, 2, 3),
     settings: Mapping[str, Any] | None = None,
+    of_groups: Mapping[str, Any] | None = None,
+    of_brokers: Mapping[int, dict[str, Any]] | None = None,
     **configs: str,
 ) -> Group:
     """Start a cluster with a topic, and with one partition of `__consumer_offsets` on these brokers; the first one coordinates.
-    `configs` are those of the internal topic."""
-    await stage.open(topic=TOPIC, replicas=[[1, 2, 3]] * partitions, settings={**SETTINGS, **(settings or {})})
+    `configs` are those of the internal topic. `of_groups`: keys of brokers and controllers about groups' configurations;
+    `of_brokers`: what the files of single brokers have instead."""
+    await stage.open(
+        topic=TOPIC,
+        replicas=[[1, 2, 3]] * partitions,
+        settings={**SETTINGS, **(settings or {}), **(of_groups or {})},
+        controller_settings=dict(of_groups or {}),
+        before=lambda cluster: cluster.broker_settings.update(of_brokers or {}),
+    )
     await stage.create(OFFSETS_TOPIC, [coordinators], configs={"cleanup_policy": "compact", **configs})
     group = Group(stage)
     await stage.until(lambda: group.coordinates(coordinators[0]), what="the coordinator serves")
@@ -125,6 +135,25 @@ class Group:
         wanted = [messages.GroupTopicPartitions(self.topic_id, list(partitions))]
         request = messages.OffsetFetchRequest([messages.OffsetFetchGroup(self.name, topics=wanted)])
         return _offsets(await self.ask(apis.OFFSET_FETCH, request, broker))
+
+    async def configure(self, **values: int | None) -> None:
+        """Set keys of the group's own (`session_timeout_ms=2000`), or remove them, on all brokers that run."""
+        changes = {f"consumer.{name.replace('_', '.')}": value for name, value in values.items()}
+
+        async def alter() -> None:
+            async with self.stage.client.admin() as admin:
+                await admin.alter_configs("group", self.name, changes)
+
+        def is_known() -> bool:
+            found = [server.metadata.image.config(RESOURCE_GROUP, self.name) for server in self.stage.cluster.brokers.values()]
+            texts = {key: None if value is None else str(value) for key, value in changes.items()}
+            return all(own.get(key) == text for own in found for key, text in texts.items())
+
+        await self.stage.client.run(alter())
+        await self.stage.until(is_known, what="all brokers know the configuration")
+
+    async def members(self) -> list[str]:
+        return [member.member_id for member in (await self.describe()).members]
 
     @property
     def topic_id(self) -> bytes:

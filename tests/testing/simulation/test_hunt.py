@@ -116,6 +116,11 @@ STORIES = {
     "M111": ("S129", "S129"),
     "M112": ("S131", "I49"),
     "M113": ("S131", "I24"),
+    "M114": ("S135", "S135"),
+    "M115": ("S136", "S136"),
+    "M116": ("S137", "I50"),
+    "M117": ("S137", "I50"),
+    "M118": ("S135", "I50"),
 }
 """The story that finds a mutation as it is written, and what notices: an invariant, or the story itself. A run takes a tenth of a
 second, so this is the cheapest proof that the simulation would find the bug."""
@@ -125,6 +130,8 @@ MOVES = ("M41",)
 """Only random runs in which replicas move find these: `test_moving_replicas.py`."""
 SHIPS = ("M93",)
 """Only random runs with transactions that contain offsets find it: `test_transactions_in_runs.py`."""
+CONFIGURED = ("M119",)
+"""Only random runs in which the configuration of groups changes find it: `test_configured_groups.py`."""
 
 AT_ONCE = ("M07", "M11")
 """One of the first ten random seeds finds these."""
@@ -136,7 +143,7 @@ SEEDS_MAX, LATE_SEEDS_MAX = 80, 140
 
 
 def test_every_mutation_has_a_test_that_finds_it() -> None:
-    assert sorted([*STORIES, *FAULTS, *MOVES, *SHIPS]) == sorted(MUTATIONS)
+    assert sorted([*STORIES, *FAULTS, *MOVES, *SHIPS, *CONFIGURED]) == sorted(MUTATIONS)
 
 
 @pytest.mark.parametrize("number", STORIES)

@@ -1,0 +1,127 @@
+"""Groups with a configuration of their own: S135 to S137."""
+
+from __future__ import annotations
+
+from strandline.testing.simulation.scenarios.group_stage import Group, Program, open_group
+from strandline.testing.simulation.scenarios.stage import Stage, scenario
+
+INTERVAL_MS, SESSION_MS, LONG_MS, SHORT_MS = 300, 2000, 6000, 1000
+BOUNDS = {
+    "group.consumer.heartbeat.interval.ms": INTERVAL_MS,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.session.timeout.ms": SESSION_MS,
+    "group.consumer.min.session.timeout.ms": 500,
+    "group.consumer.max.session.timeout.ms": 10_000,
+}
+_PATIENCE = {"request_timeout_ms": 20_000}
+"""A member that waits for a response has no other reason to stop reading than the end of its session."""
+
+
+@scenario("S135", "A session is shortened, and a member does not hear of it", source="KIP-848")
+async def s135(stage: Stage) -> None:
+    """The responses that tell a member of a shorter session are lost. It reads its partition for the rest of the longer one, so
+    no other member may have it before."""
+    group = await open_group(stage, of_groups=BOUNDS)
+    first, second = await _share(stage, group)
+    stage.says("The session becomes shorter. The coordinator gets a heartbeat of the first member, and its response is lost.")
+    coordinator, cut_off = group.coordinator, first.client.machine.id
+    hold = stage.hold(
+        "ConsumerGroupHeartbeat",
+        source=coordinator,
+        target=cut_off,
+        response=True,
+        where=lambda m: m.body.session_timeout_ms == SHORT_MS,
+    )
+    await group.configure(session_timeout_ms=SHORT_MS)
+    await stage.until(lambda: hold.has, what="the response is kept back")
+    stage.cut(cut_off)
+    await _is_succeeded(stage, first, second)
+    hold.release()
+    stage.mend(cut_off)
+    await _both_own(stage, first, second)
+    await first.stop()
+    await second.stop()
+    await stage.at_rest()
+
+
+@scenario("S136", "A session is shortened while the coordinator moves", source="KIP-848")
+async def s136(stage: Stage) -> None:
+    """A member relies on the session that the coordinator before has told it, and does not find the new one."""
+    group = await open_group(stage, of_groups=BOUNDS)
+    first, second = await _share(stage, group)
+    await group.all_in_sync()
+    stage.says("The session becomes shorter, one member is cut off, and the coordinator dies.")
+    cut_off = first.client.machine.id
+    stage.cut(cut_off)
+    await group.configure(session_timeout_ms=SHORT_MS)
+    before = group.coordinator
+    stage.crash(before)
+    await stage.until(lambda: group.coordinator not in (before, -1), what="another broker leads")
+    await group.moved_to(group.coordinator)
+    await _is_succeeded(stage, first, second)
+    stage.mend(cut_off)
+    await _both_own(stage, first, second)
+    await first.stop()
+    await second.stop()
+    stage.start(before)
+    await stage.at_rest()
+
+
+async def _share(stage: Stage, group: Group) -> tuple[Program, Program]:
+    """Two programs that own a partition each, and know of the long session."""
+    await group.configure(session_timeout_ms=LONG_MS)
+    first, second = group.program("first", **_PATIENCE), group.program("second", **_PATIENCE)
+    await _both_own(stage, first, second)
+    return first, second
+
+
+async def _both_own(stage: Stage, first: Program, second: Program) -> None:
+    await stage.until(lambda: sorted(first.owned + second.owned) == [0, 1] and first.owned and second.owned, what="both own one")
+    await stage.sleep(3 * INTERVAL_MS / 1000)
+
+
+async def _is_succeeded(stage: Stage, first: Program, second: Program) -> None:
+    """The second program gets the partition of the first one, after the first one has stopped to read it."""
+    await second.owns(0, 1)
+    stage.must(first.state == "suspended", "the first member has stopped to read before the second one has its partition")
+
+
+@scenario("S137", "A configuration counts from the next heartbeat on", source="KIP-848; scheduleConsumerGroupSessionTimeout")
+async def s137(stage: Stage) -> None:
+    """A longer session does not help a member that is late already. After the configuration is removed, the broker's session
+    counts. A broker whose file has narrower bounds acts on the nearest value."""
+    narrow = {2: {"group.consumer.max.session.timeout.ms": 3000}}
+    group = await open_group(stage, of_groups=BOUNDS, of_brokers=narrow, coordinators=(1, 2))
+    late = group.member("late")
+    await group.settled(late)
+    began = stage.world.now
+    await late.beat()
+    stage.says("The member is silent, and its session becomes longer.")
+    await stage.sleep(1.5)
+    await group.configure(session_timeout_ms=LONG_MS)
+    stage.must(await group.members() == ["late"], "its session has not ended")
+    while await group.members():
+        await stage.sleep(0.05)
+    stage.must(stage.world.now - began < 1.3 * SESSION_MS / 1000, "it ends as if nothing had changed")
+    stage.says("Another member is told the longer session, and lives as long.")
+    member = group.member("member")
+    stage.must((await group.answered(member.beat)).session_timeout_ms == LONG_MS, "it is told the longer session")
+    await stage.sleep(0.85 * LONG_MS / 1000)
+    stage.must(await group.members() == ["member"], "it is a member for as long")
+    stage.says("The configuration is removed.")
+    await group.configure(session_timeout_ms=None)
+    await member.beat(member.assigned)
+    answer = await member.beat()
+    stage.must(answer.session_timeout_ms == SESSION_MS, "it is told the broker's session")
+    await stage.sleep(0.8 * SESSION_MS / 1000)
+    stage.must(await group.members() == ["member"], "its session has not ended")
+    await stage.sleep(0.5 * SESSION_MS / 1000)
+    stage.must(await group.members() == [], "and ends after the broker's time")
+    stage.says("The next coordinator's file allows no session that is so long.")
+    await group.configure(session_timeout_ms=LONG_MS)
+    await stage.until(lambda: len(group.isr()) == 2, what="both brokers are in the ISR")
+    group.resign(1)
+    await group.moved_to(2)
+    answer = await group.answered(group.member("guest").beat)
+    stage.must(answer.session_timeout_ms == 3000, "the longest session that it allows counts")
+    await stage.at_rest()
