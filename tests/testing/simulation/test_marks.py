@@ -729,6 +729,7 @@ PLAYS = {
     "S104": ("group.late_request",),
     "S106": ("group.deleted",),
     "S107": ("member.assigned", "member.revoked", "member.lost", "member.commit_failed"),
+    "S137": ("group.configured", "group.out_of_bounds"),
     "S108": ("group.connection_lost", "group.static_returned", "group.static_refused"),
     "S109": ("group.pattern_matched",),
     "S110": ("offsets.expired", "offsets.topic_deleted"),

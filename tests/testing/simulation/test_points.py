@@ -25,6 +25,7 @@ OBSERVERS = ("cluster", "invariants", "kernel", "nemesis", "observation")
 """The rooms of the simulator that look at the product."""
 CHANGES_THE_PRODUCT = {
     "simulation/campaign/mutations.py",
+    "simulation/campaign/group_config_mutations.py",
     "simulation/campaign/security_mutations.py",
     "simulation/guards/catalogue.py",
 }
