@@ -35,6 +35,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.node_keys import BROKER_KEYS, CONTROLLER_KEYS, NODE_CONFIGS
 from strandline.controller.metadata.records import AnyRecord, ConfigRecord
 from strandline.controller.min_isr_warnings import warnings_of_cluster, warnings_of_topic
+from strandline.controller.request_limits import check_amount
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.messages.admin import (
     CONFIG_APPEND,
@@ -123,7 +124,9 @@ def incremental_alter_configs(
 ) -> Decision[IncrementalAlterConfigsResponse]:
     """Change keys of resources (IncrementalAlterConfigs, KIP-339): set, delete, append to a list, subtract from a list. Each
     resource is changed as a whole or not at all; its error names everything that is wrong with it. `node_values`: those of the
-    controller's keys."""
+    controller's keys. Raises BrokerError POLICY_VIOLATION for too many resources or changes."""
+    check_amount(len(request.resources), "name", "resources")
+    check_amount(sum(len(resource.configs) for resource in request.resources), "change", "configurations")
     decision: Decision[IncrementalAlterConfigsResponse] = Decision(IncrementalAlterConfigsResponse([]))
     times = Counter((r.resource_type, r.resource_name) for r in request.resources)
     for resource in request.resources:

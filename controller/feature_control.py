@@ -23,6 +23,7 @@ from strandline.controller.decision import Decision
 from strandline.controller.metadata.features import Levels, levels_of
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, FeatureLevelRecord, RegisterBrokerRecord
+from strandline.controller.request_limits import check_amount
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.admin import (
@@ -59,7 +60,8 @@ def update_features(
 ) -> Decision[UpdateFeaturesResponse]:
     """Set the features to the requested levels. The reply has an error per feature: INVALID_UPDATE_VERSION if the feature is not
     known, the level would be lowered or a node does not support it; FEATURE_UPDATE_FAILED if the range of a node is not known;
-    INVALID_REQUEST if the request names a feature twice."""
+    INVALID_REQUEST if the request names a feature twice. Raises BrokerError POLICY_VIOLATION for too many features."""
+    check_amount(len(request.feature_updates), "update", "features")
     decision = Decision(UpdateFeaturesResponse(0, None, []), cause="features_updated")
     seen: dict[str, None] = {}
     for update in request.feature_updates:

@@ -25,6 +25,7 @@ from strandline.controller.reassignment import (
     may_complete,
 )
 from strandline.controller.replication_control import change_rules
+from strandline.controller.request_limits import check_amount
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.admin import (
@@ -39,9 +40,6 @@ from strandline.protocol.messages.admin import (
     ReassignablePartitionResult,
     ReassignableTopicResult,
 )
-
-PARTITIONS_PER_REQUEST_MAX = 10_000
-"""The most partitions of one request, because its records are one atomic batch."""
 
 
 def complete_after_configs(image: MetadataImage, index: PartitionIndex, records: Sequence[AnyRecord]) -> list[AnyRecord]:
@@ -101,11 +99,8 @@ def _check(image: MetadataImage, request: AlterPartitionReassignmentsRequest) ->
             f"a reassignment needs level 1 of {METADATA_VERSION}, and the cluster has level 0; `strandline features upgrade` "
             "raises it",
         )
-    count = sum(len(topic.partitions) for topic in request.topics)
-    if count > PARTITIONS_PER_REQUEST_MAX:
-        raise BrokerError(
-            ErrorCode.POLICY_VIOLATION, f"one request may name at most {PARTITIONS_PER_REQUEST_MAX} partitions, not {count}"
-        )
+    check_amount(len(request.topics), "name", "topics")
+    check_amount(sum(len(topic.partitions) for topic in request.topics), "reassign", "partitions")
 
 
 def _alter(

@@ -26,6 +26,7 @@ from strandline.controller.partition_index import PartitionIndex, fold_name
 from strandline.controller.reassignment import assignment_of
 from strandline.controller.replica_placer import ReplicaPlacer
 from strandline.controller.replication_control import may_lead
+from strandline.controller.request_limits import check_amount
 from strandline.controller.security.mutation_quota import FREE, Charge
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -45,9 +46,6 @@ from strandline.protocol.messages.admin import (
     DeleteTopicState,
 )
 from strandline.protocol.messages.common import ZERO_UUID
-
-PARTITIONS_PER_REQUEST_MAX = 10_000
-"""The most partitions that one request may create, because its records are one atomic batch."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,9 @@ class TopicControl:
         The reply has an error per topic: INVALID_TOPIC_EXCEPTION (also if the name differs from another only in '.' and '_'),
         TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG,
         INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED. With `validate_only` nothing is written, nor charged. Raises BrokerError
-        POLICY_VIOLATION if the request would create more than PARTITIONS_PER_REQUEST_MAX partitions."""
-        _check_amount(sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics))
+        POLICY_VIOLATION if the request would create too many partitions, or sets too many configurations."""
+        check_amount(sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics), "create", "partitions")
+        check_amount(sum(len(t.configs) for t in request.topics), "set", "configurations")
         decision: Decision[CreateTopicsResponse] = Decision(CreateTopicsResponse([]), cause="topic_created")
         times = Counter(topic.name for topic in request.topics)
         new_names: dict[str, str] = {}
@@ -150,7 +149,8 @@ class TopicControl:
         The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS if the topic has as many already,
         INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED. With `validate_only`
         nothing is written, nor charged. Raises BrokerError POLICY_VIOLATION as `create_topics` does."""
-        _check_amount(sum(_added(image, topic) for topic in request.topics))
+        check_amount(len(request.topics), "name", "topics")
+        check_amount(sum(_added(image, topic) for topic in request.topics), "create", "partitions")
         decision: Decision[CreatePartitionsResponse] = Decision(CreatePartitionsResponse([]), cause="partitions_added")
         times = Counter(topic.name for topic in request.topics)
         for topic in request.topics:
@@ -200,17 +200,9 @@ class TopicControl:
         return assignments
 
 
-def _check_amount(partitions: int) -> None:
-    if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise BrokerError(
-            ErrorCode.POLICY_VIOLATION,
-            f"one request may create at most {PARTITIONS_PER_REQUEST_MAX} partitions, not {partitions}",
-        )
-
-
 def _added(image: MetadataImage, request: CreatePartitionsTopic) -> int:
     topic = image.topic(request.name)
-    return max(request.count - len(topic.partitions), 0) if topic else 0
+    return max(request.count - len(topic.partitions), len(request.assignments or ()), 0) if topic else 0
 
 
 def _check_name(image: MetadataImage, index: PartitionIndex, name: str, new_names: dict[str, str]) -> None:
@@ -298,7 +290,9 @@ def delete_topics(image: MetadataImage, request: DeleteTopicsRequest, charge: Ch
     """Delete topics by name or by id (DeleteTopics, KIP-516). Brokers delete the logs when they apply the record.
 
     The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION for a name, UNKNOWN_TOPIC_ID for an id, INVALID_REQUEST for a
-    topic that is named twice, or by both or neither; THROTTLING_QUOTA_EXCEEDED."""
+    topic that is named twice, or by both or neither; THROTTLING_QUOTA_EXCEEDED. Raises BrokerError POLICY_VIOLATION for too many
+    topics."""
+    check_amount(len(request.topics), "delete", "topics")
     decision: Decision[DeleteTopicsResponse] = Decision(DeleteTopicsResponse([]))
     found = [_find_topic(image, state) for state in request.topics]
     times = Counter(topic.topic_id for topic in found if isinstance(topic, TopicImage))

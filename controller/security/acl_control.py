@@ -22,6 +22,7 @@ from strandline.controller.metadata.security.acls import (
     is_exact,
     matching,
 )
+from strandline.controller.request_limits import CHANGES_MAX, check_amount
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.messages import security as s
@@ -37,10 +38,8 @@ from strandline.protocol.messages.security import (
 from strandline.protocol.security.acl_names import OPERATION_NAMES, PATTERN_TYPE_NAMES, PERMISSION_NAMES, RESOURCE_TYPE_NAMES
 from strandline.protocol.security.principal import Principal
 
-RECORDS_PER_REQUEST_MAX = 10_000
-"""Kafka's MAX_RECORDS_PER_USER_OP."""
-COMPARISONS_MAX = 2_000_000
-"""The most comparisons of rules with filters for one request: about a second, in which the controller does nothing else."""
+COMPARISONS_MAX = 400_000
+"""The most comparisons of rules with filters for one request: about 0.2 s, in which the controller does nothing else."""
 LEVEL = 2
 """The level of the metadata that the records need."""
 
@@ -72,9 +71,7 @@ class AclControl:
         """Add rules. A result is INVALID_REQUEST if its rule is malformed. Raises BrokerError UNSUPPORTED_VERSION, and
         POLICY_VIOLATION for too many rules."""
         require_level(LEVEL, image.feature_level, "access rules")
-        if len(request.creations) > RECORDS_PER_REQUEST_MAX:
-            text = f"one request may create at most {RECORDS_PER_REQUEST_MAX} access rules, not {len(request.creations)}"
-            raise BrokerError(ErrorCode.POLICY_VIOLATION, text)
+        check_amount(len(request.creations), "create", "access rules")
         decision, added = Decision(CreateAclsResponse([])), dict[Acl, None]()
         for binding in request.creations:
             try:
@@ -99,6 +96,7 @@ def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Decision[De
     INVALID_REQUEST if its filter is malformed. Raises BrokerError UNSUPPORTED_VERSION, INVALID_REQUEST for too many rules, and
     POLICY_VIOLATION for too many filters."""
     require_level(LEVEL, image.feature_level, "access rules")
+    check_amount(len(request.filters), "name", "filters")
     _check_effort(image, request)
     decision, removed = Decision(DeleteAclsResponse([])), dict[bytes, None]()
     for wanted in request.filters:
@@ -109,11 +107,10 @@ def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Decision[De
             continue
         decision.reply.results.append(DeleteAclsResult(deleted=[acl.binding for acl in found]))
         removed.update((image.acl_ids[acl], None) for acl in found)
-        if len(removed) > RECORDS_PER_REQUEST_MAX:
+        if len(removed) > CHANGES_MAX:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                f"one request may delete at most {RECORDS_PER_REQUEST_MAX} access rules, and these filters select more: nothing "
-                "was deleted",
+                f"one request may delete at most {CHANGES_MAX} access rules, and these filters select more: nothing was deleted",
             )
     decision.records += [RemoveAccessControlEntryRecord(acl_id) for acl_id in removed]
     return decision

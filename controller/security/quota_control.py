@@ -18,7 +18,7 @@ from strandline.controller.metadata.features import require_level
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, ClientQuotaRecord
 from strandline.controller.metadata.security.quotas import QuotaEntity, canonical_address, canonical_entity, entity_text
-from strandline.controller.security.acl_control import RECORDS_PER_REQUEST_MAX
+from strandline.controller.request_limits import check_amount
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.security import (
     CLIENT_ID_ENTITY,
@@ -58,10 +58,8 @@ def alter_client_quotas(image: MetadataImage, request: AlterClientQuotasRequest)
     """Set and remove quotas. A result is INVALID_REQUEST if its entry breaks a rule, or names the entity of an earlier entry
     again. Raises BrokerError UNSUPPORTED_VERSION, POLICY_VIOLATION."""
     require_level(LEVEL, image.feature_level, "client quotas")
-    count = sum(len(entry.operations) for entry in request.entries)
-    if count > RECORDS_PER_REQUEST_MAX:
-        text = f"one request may alter at most {RECORDS_PER_REQUEST_MAX} quotas, not {count}"
-        raise BrokerError(ErrorCode.POLICY_VIOLATION, text)
+    check_amount(len(request.entries), "name", "entities")
+    check_amount(sum(len(entry.operations) for entry in request.entries), "alter", "quotas")
     decision, seen = Decision(AlterClientQuotasResponse([])), dict[QuotaEntity, None]()
     for entry in request.entries:
         result = AlterClientQuotasResult(0, None, entry.entity)

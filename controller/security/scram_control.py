@@ -15,7 +15,7 @@ from strandline.controller.decision import Decision
 from strandline.controller.metadata.features import require_level
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, RemoveUserScramCredentialRecord, UserScramCredentialRecord
-from strandline.controller.security.acl_control import RECORDS_PER_REQUEST_MAX
+from strandline.controller.request_limits import check_amount
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.security import (
     SCRAM_ITERATIONS_MAX,
@@ -47,10 +47,7 @@ def alter_scram_credentials(
     """Remove and set credentials. A user's result is UNACCEPTABLE_CREDENTIAL, UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND for
     a credential that is to be removed, or DUPLICATE_RESOURCE. Raises BrokerError UNSUPPORTED_VERSION, POLICY_VIOLATION."""
     require_level(LEVEL, image.feature_level, "SCRAM credentials")
-    count = len(request.deletions) + len(request.upsertions)
-    if count > RECORDS_PER_REQUEST_MAX:
-        text = f"one request may alter at most {RECORDS_PER_REQUEST_MAX} credentials, not {count}"
-        raise BrokerError(ErrorCode.POLICY_VIOLATION, text)
+    check_amount(len(request.deletions) + len(request.upsertions), "alter", "credentials")
     records: dict[str, AnyRecord] = {}
     results: dict[str, AlterUserScramCredentialsResult] = {}
     alterations: list[_Alteration] = [*request.deletions, *request.upsertions]

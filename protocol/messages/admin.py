@@ -139,12 +139,12 @@ class CreatableTopic(Message):
     name: Name
     num_partitions: Int32 = -1
     replication_factor: Int16 = -1
-    assignments: list[CreatableReplicaAssignment] = []
-    configs: list[TopicConfig] = []
+    assignments: Annotated[list[CreatableReplicaAssignment], MANY] = []
+    configs: Annotated[list[TopicConfig], MANY] = []
 
 
 class CreateTopicsRequest(Message):
-    topics: list[CreatableTopic]
+    topics: Annotated[list[CreatableTopic], MANY]
     timeout_ms: Count = 30000
     validate_only: bool = False
 
@@ -172,7 +172,7 @@ class DeleteTopicState(Message):
 
 
 class DeleteTopicsRequest(Message):
-    topics: list[DeleteTopicState]
+    topics: Annotated[list[DeleteTopicState], MANY]
     timeout_ms: Count = 30000
 
 
@@ -193,11 +193,11 @@ class CreatePartitionsTopic(Message):
 
     name: Name
     count: Int32
-    assignments: list[list[NodeId]] | None = None
+    assignments: Annotated[list[list[NodeId]], MANY] | None = None
 
 
 class CreatePartitionsRequest(Message):
-    topics: list[CreatePartitionsTopic]
+    topics: Annotated[list[CreatePartitionsTopic], MANY]
     timeout_ms: Count = 30000
     validate_only: bool = False
 
@@ -292,11 +292,11 @@ class AlterableConfig(Message):
 class AlterConfigsResource(Message):
     resource_type: Int16
     resource_name: Name
-    configs: list[AlterableConfig]
+    configs: Annotated[list[AlterableConfig], MANY]
 
 
 class IncrementalAlterConfigsRequest(Message):
-    resources: list[AlterConfigsResource]
+    resources: Annotated[list[AlterConfigsResource], MANY]
     validate_only: bool = False
 
 
@@ -463,7 +463,7 @@ class ElectLeadersRequest(Message):
     """`partitions` nil: all partitions of the cluster."""
 
     election_type: Annotated[int, Meta(ge=0, le=1)]
-    partitions: list[ElectLeadersPartition] | None
+    partitions: Annotated[list[ElectLeadersPartition], MANY] | None
     timeout_ms: Count = 30000
 
 
@@ -624,7 +624,7 @@ class UpdateFeaturesRequest(Message):
     """Raise the level of features (KIP-584)."""
 
     timeout_ms: Count
-    feature_updates: list[FeatureUpdate]
+    feature_updates: Annotated[list[FeatureUpdate], MANY]
     validate_only: bool = False
 
 

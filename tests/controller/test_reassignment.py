@@ -367,7 +367,7 @@ def test_another_replication_factor_may_be_forbidden() -> None:
 def test_too_many_partitions_are_refused_as_a_whole() -> None:
     world = World()
     many = [ReassignablePartition(index, [1]) for index in range(10_001)]
-    with pytest.raises(BrokerError, match="one request may name at most 10000 partitions, not 10001"):
+    with pytest.raises(BrokerError, match="one request may reassign at most 10000 partitions, not 10001"):
         world.call(apis.ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest([ReassignableTopic("t", many)]))
 
 

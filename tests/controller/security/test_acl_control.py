@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from controller_world import ControllerWorld
 
+from strandline.controller import request_limits
 from strandline.controller.metadata.features import LEVEL_0_ONLY, Levels
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AccessControlEntryRecord, FeatureLevelRecord, RemoveAccessControlEntryRecord
@@ -193,7 +194,8 @@ def test_a_filter_with_an_unknown_number_is_refused(wanted: dict[str, Any]) -> N
 
 def test_a_request_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion that is too large deletes nothing: a client would overlook that only a part was deleted."""
-    monkeypatch.setattr(acl_control, "RECORDS_PER_REQUEST_MAX", 5)
+    monkeypatch.setattr(acl_control, "CHANGES_MAX", 5)
+    monkeypatch.setattr(request_limits, "CHANGES_MAX", 5)
     monkeypatch.setattr(acl_control, "COMPARISONS_MAX", 20)
     world = ControllerWorld()
     names = [rule(resource_name=f"t{number}") for number in range(8)]
