@@ -217,6 +217,13 @@ def _check_null(is_nullable: bool) -> None:
         raise ValueError("None for a field that must not be null")
 
 
+class EncodedItems(NamedTuple):
+    """The items of an array as bytes, where many rows of a response have the same ones."""
+
+    count: int
+    data: bytes
+
+
 class _Budget:
     """How many items the message that is being read may still have. Each codec of a message has one."""
 
@@ -248,6 +255,10 @@ def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool, budge
         if value is None:
             _check_null(is_nullable)
             write_length(out, -1)
+            return
+        if type(value) is EncodedItems:
+            write_length(out, value.count)
+            out += value.data
             return
         write_length(out, len(value))
         for part in value:

@@ -35,9 +35,28 @@ _ITEMS_MAX = {
     24: 50_000,  # AddPartitionsToTxn
     28: 50_000,  # TxnOffsetCommit
     75: 50_000,  # DescribeTopicPartitions
+    **dict.fromkeys(
+        (
+            19,  # CreateTopics
+            20,  # DeleteTopics
+            30,  # CreateAcls
+            31,  # DeleteAcls
+            33,  # AlterConfigs
+            37,  # CreatePartitions
+            44,  # IncrementalAlterConfigs
+            45,  # AlterPartitionReassignments
+            49,  # AlterClientQuotas
+            51,  # AlterUserScramCredentials
+            57,  # UpdateFeatures
+        ),
+        60_000,
+    ),
+    43: 100_000,  # ElectLeaders
+    46: 100_000,  # ListPartitionReassignments
 }
 """Requests that must be served as a whole (others: `slices.py`), and take long for each item. The batch of a commit with so many
-partitions would be larger than Kafka's brokers accept."""
+partitions would be larger than Kafka's brokers accept. The controller refuses more than 10,000 changes of one request
+(`controller/request_limits.py`): a reassignment of 10,000 partitions to four brokers has 50,001 items."""
 _TIMES = ("timedelta_i32", "timedelta_i64", "datetime_i64")
 _NULLABLE = ("string", "bytes")
 """The primitive kinds that can be null in Kafka. (kio shows a uuid of zeros and a time of -1 as None, too.)"""

@@ -77,6 +77,17 @@ def describe_topic_values(
     return [_describe_above(key, own, (CONFIG_SOURCE_DYNAMIC_TOPIC, Update.TOPIC), layers) for key in TOPIC_CONFIGS.values()]
 
 
+def topic_value_describer(image: MetadataImage) -> Callable[[str, str | None], DescribedConfig]:
+    """A function that describes one key of a topic on which it has this value, or none."""
+    layers = _broker_layers(image, None, None)
+
+    def describe(name: str, value: str | None) -> DescribedConfig:
+        own = {} if value is None else {name: value}
+        return _describe_above(TOPIC_CONFIGS[name], own, (CONFIG_SOURCE_DYNAMIC_TOPIC, Update.TOPIC), layers)
+
+    return describe
+
+
 def describe_group(
     image: MetadataImage, name: str, *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
 ) -> list[DescribedConfig]:

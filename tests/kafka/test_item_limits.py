@@ -8,11 +8,13 @@ import pytest
 from data_world import PRODUCE, DataWire
 from wire import request_frame
 
-from strandline.broker.kafka.schemas import Schemas
-from strandline.protocol.errors import PeerError
+from strandline.broker.kafka.schemas import _ITEMS_MAX, Schemas
+from strandline.protocol.errors import ErrorCode, PeerError
 from strandline.testing import ThreadedCluster
 
-OFFSET_COMMIT, LEAVE_GROUP, METADATA = 8, 13, 3
+OFFSET_COMMIT, LEAVE_GROUP, DELETE_TOPICS, ELECT_LEADERS = 8, 13, 20, 43
+FORWARDED = (19, 20, 30, 31, 33, 37, 44, 45, 49, 51, 57)
+"""Requests that the controller decides as a whole."""
 
 
 def commit(count: int) -> dict[str, Any]:
@@ -26,8 +28,22 @@ def leave(count: int) -> dict[str, Any]:
     return {"group_id": "g", "members": [{"member_id": "m", "group_instance_id": None}] * count}
 
 
+def delete(count: int) -> dict[str, Any]:
+    return {"topics": [{"name": "t", "topic_id": bytes(16)}] * count, "timeout_ms": 1000}
+
+
+def elect(count: int) -> dict[str, Any]:
+    return {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": [0] * (count - 1)}], "timeout_ms": 1000}
+
+
 @pytest.mark.parametrize(
-    ("key", "version", "fields", "most"), [(OFFSET_COMMIT, 8, commit, 25_000), (LEAVE_GROUP, 4, leave, 50_000)]
+    ("key", "version", "fields", "most"),
+    [
+        (OFFSET_COMMIT, 8, commit, 25_000),
+        (LEAVE_GROUP, 4, leave, 50_000),
+        (DELETE_TOPICS, 6, delete, 60_000),
+        (ELECT_LEADERS, 2, elect, 100_000),
+    ],
 )
 def test_requests_that_are_served_as_a_whole_have_fewer_items(key: int, version: int, fields: Any, most: int) -> None:
     codec = Schemas().request(key, version)
@@ -39,6 +55,18 @@ def test_requests_that_are_served_as_a_whole_have_fewer_items(key: int, version:
         else:
             with pytest.raises(PeerError, match="an array of"):
                 codec.read(frame, at)
+
+
+def test_each_forwarded_request_has_the_same_limit() -> None:
+    assert {key for key, most in _ITEMS_MAX.items() if most == 60_000} == set(FORWARDED)
+
+
+async def test_controller_refuses_more_than_10000_changes(data_cluster: ThreadedCluster) -> None:
+    """Each item gets the error, and what to do."""
+    async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
+        answer = await wire.call(DELETE_TOPICS, 6, delete(10_001))
+    assert {row.error_code for row in answer.responses} == {ErrorCode.POLICY_VIOLATION}
+    assert answer.responses[0].error_message == "one request may delete at most 10000 topics, not 10001; send several requests"
 
 
 async def test_produce_request_has_at_most_30000_partitions(data_cluster: ThreadedCluster) -> None:

@@ -9,6 +9,9 @@ import pytest
 from wire import KafkaWire
 
 from strandline.broker.kafka.codec import Fields
+from strandline.broker.kafka.translations import topics as translation
+from strandline.broker.kafka.translations.configs import config_value
+from strandline.controller.metadata.config_keys import TOPIC_CONFIGS
 from strandline.protocol.errors import ErrorCode
 from strandline.testing import ThreadedCluster
 
@@ -147,6 +150,22 @@ async def test_authorized_operations_come_for_clients_that_ask(data_cluster: Thr
 
 
 # -- CreateTopics, DeleteTopics, CreatePartitions ---------------------------------------------------------------------
+
+
+async def test_configurations_of_new_topics_are_written_once_for_all(
+    data_cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand topics have a third of a million values: to describe and write each held the broker's loop for seconds."""
+    written: list[str] = []
+    monkeypatch.setattr(translation, "config_value", lambda config: written.append(config.name) or config_value(config))
+    async with at(data_cluster) as wire:
+        own = [{"name": "retention.ms", "value": "1000"}]
+        made = await create(wire, 7, *({"name": new_name(), "configs": own if n == 3 else []} for n in range(20)))
+    assert sorted(written) == sorted([*TOPIC_CONFIGS, "retention.ms"])
+    rows = [{config.name: config for config in topic.configs} for topic in made]
+    assert [row["retention.ms"].value for row in rows].count("1000") == 1
+    assert all(row == rows[0] for n, row in enumerate(rows) if n != 3)
+    assert (rows[3]["retention.ms"].value, rows[3]["retention.ms"].config_source) == ("1000", 1)
 
 
 @pytest.mark.parametrize("version", range(2, 8))
