@@ -73,13 +73,12 @@ class _OneHandshake:
     The TLS object must know its connection, and a loop does not say for which connection it creates one. Another context per
     connection would read the certificates again."""
 
+    __class__ = ssl.SSLContext  # type: ignore[assignment]
+    """What `isinstance` looks at."""
+
     def __init__(self, context: ssl.SSLContext, on_refused: OnRefused) -> None:
         self._context = context
         self._on_refused: OnRefused | None = on_refused
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type[ssl.SSLContext]:
-        return ssl.SSLContext
 
     def wrap_bio(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, server_side: bool, server_hostname: None

@@ -92,7 +92,9 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     "protocol/rpc/tls_door.py": {
         ".start_tls": "the TLS of an accepted connection; the network of a simulation has none",
         "ssl.SSLObject": "has the certificate of the peer",
+        "ssl.SSLError": "an error to describe",
     },
+    "protocol/security/handshakes.py": {"ssl": "the TLS of an accepted connection, between two buffers in memory"},
     "protocol/security/tls.py": {
         "ssl": "contexts, which read certificates; a simulation makes none",
         "cryptography": "parses certificates",
@@ -112,6 +114,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     "protocol/security/principal_mapping.py": {"cryptography.x509": "parses certificates"},
     "protocol/rpc/connection.py": {
         "weakref.WeakKeyDictionary": "what was said of bad servers goes with its loop; nobody walks through it",
+        "ssl.SSLError": "the class of an error, to recognise it",
     },
     "protocol/rpc/server.py": {".create_server": "the door to the network, inwards"},
     "protocol/rpc/sockets.py": {
@@ -155,7 +158,10 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "weakref": "the threads that are alive; all of them are marked or closed",
     },
     "client/compat/aiokafka/options.py": {"warnings": "of options that aiokafka has deprecated"},
-    "client/errors.py": {"ssl.SSLCertVerificationError": "the class of an error, to recognise it"},
+    "client/errors.py": {
+        "ssl.SSLCertVerificationError": "the class of an error, to recognise it",
+        "ssl.SSLError": "the same",
+    },
     "client/options.py": {"ssl.SSLContext": "the class of a context that a program hands in"},
     "client/compat/aiokafka/helpers.py": {"ssl": "a context from the files that the program names"},
     "client/compat/faststream/broker.py": {
