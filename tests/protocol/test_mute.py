@@ -42,7 +42,10 @@ def test_answer_leaves_at_once_and_the_next_request_waits(on_loop):
     on_loop(scenario)
 
 
-@pytest.mark.parametrize(("durations_s", "expected_s"), [((0.4, 0.3), 0.4), ((0.3, 0.4), 0.4), ((0.0, -1.0), 0.0)])
+OFTEN = [0.3] * 10
+
+
+@pytest.mark.parametrize(("durations_s", "expected_s"), [((0.4, *OFTEN), 0.4), ((*OFTEN, 0.4), 0.4), ((0.0, -1.0), 0.0)])
 def test_mutes_do_not_add_up(on_loop, durations_s, expected_s):
     """The later end counts."""
 
@@ -56,7 +59,7 @@ def test_mutes_do_not_add_up(on_loop, durations_s, expected_s):
             for duration_s in durations_s:
                 at_server.mute(duration_s)
             await connection.request(PRODUCE, *produce())
-            assert expected_s - 0.01 <= handler.served_at[0] - begun_at < expected_s + 0.29
+            assert expected_s - 0.01 <= handler.served_at[0] - begun_at < expected_s + 2
             connection.close()
 
     on_loop(scenario)
