@@ -3,14 +3,19 @@
 A delta is applied in this order: deletions first (a topic of the same name may be created again), then configurations, then the
 partitions that this broker leads, then those that it follows. A partition's fetcher is stopped before the broker leads it, and
 starts over only when the leader epoch advanced. Last, the leaders look at the brokers that were fenced or unfenced.
+
+A delta may bring thousands of new partitions (a topic, a reassignment), whose logs take seconds to create. So they are created
+in slices, between which the event loop serves requests; a request for one that is not there yet is refused as by a broker that is
+no replica. A delta that comes meanwhile is applied afterwards.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from strandline.broker.disk_work import DiskWork
 from strandline.broker.moves.mover import LogMover
@@ -18,6 +23,7 @@ from strandline.broker.partition.context import PartitionContext
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition, PartitionObserver
+from strandline.broker.purgatory import CallLater
 from strandline.broker.replication.fetcher_port import FetcherPort
 from strandline.controller.metadata.image import NO_LEADER, MetadataDelta, PartitionRegistration
 from strandline.protocol.doors import Doors
@@ -34,7 +40,21 @@ from strandline.storage.log.log_config import LogConfig
 logger = get_logger(__name__)
 
 ROLE_LINES_MAX = 100
-"""Roles of one delta that get a log line each. With more, they are only counted: a thousand lines take 50 ms of a fail-over."""
+"""Roles, or deletions, of one delta that get a log line each. With more, they are only counted: a thousand lines take 50 ms of a
+fail-over."""
+NEW_PER_SLICE = 500
+"""New partitions that are created at a time: 50 to 200 ms."""
+
+Registered = tuple[TopicIdPartition, PartitionRegistration]
+Take = Callable[[Partition, PartitionRegistration], None]
+
+
+class Delta(NamedTuple):
+    """A change of the metadata that is to be applied."""
+
+    delta: MetadataDelta
+    broker_epoch: int
+    then: Callable[[], None]
 
 
 class MetadataApplier:
@@ -51,6 +71,7 @@ class MetadataApplier:
         context: PartitionContext,
         observer: PartitionObserver,
         doors: Doors,
+        call_later: CallLater,
         topic_defaults: dict[str, Any] | None,
         producer_id_expiration_ms: int,
         moves: LogMover,
@@ -63,14 +84,39 @@ class MetadataApplier:
         self._context = context
         self._observer = observer
         self._doors = doors
+        self._call_later = call_later
         self._topic_defaults = topic_defaults
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._moves = moves
         self._logs_roles = True
         """Whether each role of the present delta gets a log line."""
+        self._deltas: deque[Delta] = deque()
+        """The delta that is being applied, and those that have come since."""
+        self._rest: deque[tuple[TopicIdPartition, PartitionRegistration, Take]] = deque()
+        """The new partitions of the first delta that are not created yet."""
 
-    def apply_delta(self, delta: MetadataDelta, broker_epoch: int) -> None:
-        """Make the partitions agree with the image after the delta. `broker_epoch`: of this broker's registration."""
+    def apply_delta(self, delta: MetadataDelta, broker_epoch: int, then: Callable[[], None]) -> None:
+        """Make the partitions agree with the image after the delta. `broker_epoch`: of this broker's registration. `then` is
+        called when that is done: at once, unless this delta or one before it brings very many partitions."""
+        self._deltas.append(Delta(delta, broker_epoch, then))
+        if len(self._deltas) == 1:
+            self._apply_first()
+
+    def abandon(self) -> None:
+        """Apply nothing any more: the broker stops."""
+        self._deltas.clear()
+        self._rest.clear()
+
+    def _apply_first(self) -> None:
+        if not self._deltas:
+            return
+        delta, broker_epoch, _ = self._deltas[0]
+        try:
+            self._apply(delta, broker_epoch)
+        finally:
+            self._go_on()
+
+    def _apply(self, delta: MetadataDelta, broker_epoch: int) -> None:
         began_at, directory = self._doors.stopwatch(), self._directory
         directory.broker_epoch = broker_epoch
         directory.image = delta.image
@@ -85,6 +131,31 @@ class MetadataApplier:
             self._on_brokers_changed(delta.changed_brokers)
         self._directory.metrics.metadata_apply.observe(self._doors.stopwatch() - began_at)
 
+    def _go_on(self) -> None:
+        """In a later turn of the event loop, create the next partitions of the delta, or apply the next one. If there is neither,
+        nothing is left to do."""
+        if self._rest:
+            self._call_later(0.0, self._create_slice)
+            return
+        done = self._deltas.popleft()
+        try:
+            done.then()
+        finally:
+            if self._deltas:
+                self._call_later(0.0, self._apply_first)
+
+    def _create_slice(self) -> None:
+        if not self._deltas:
+            return
+        delta = self._deltas[0].delta
+        try:
+            for _ in range(min(NEW_PER_SLICE, len(self._rest))):
+                key, registration, take = self._rest.popleft()
+                if self._directory.disk_error is None:
+                    self._take_role(delta, key, registration, take)
+        finally:
+            self._go_on()
+
     def expire_producers_after(self, silence_ms: int) -> None:
         """Change how long the logs remember a silent producer."""
         self._producer_id_expiration_ms = silence_ms
@@ -92,15 +163,17 @@ class MetadataApplier:
             partition.log.config = replace(partition.log.config, producer_id_expiration_ms=silence_ms)
 
     def _apply_topics(self, delta: MetadataDelta, began_at: float) -> None:
+        self._logs_roles = sum(len(topic.partitions) for topic in delta.removed_topics) <= ROLE_LINES_MAX
+        gone: list[str] = []
         for topic in delta.removed_topics:
             for index in topic.partitions:
-                self._delete((topic.topic_id, index), ErrorCode.UNKNOWN_TOPIC_ID)
+                gone += self._delete((topic.topic_id, index), ErrorCode.UNKNOWN_TOPIC_ID)
         leaders, followers = [], []
         for key in delta.changed_partitions:
             registration = delta.image.partition(key)
             assert registration is not None, "a changed partition is in the image"
             if self._directory.broker_id not in registration.replicas:
-                self._delete(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                gone += self._delete(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             elif registration.leader == self._directory.broker_id:
                 leaders.append((key, registration))
                 known = delta.before.partition(key)
@@ -108,11 +181,14 @@ class MetadataApplier:
                     self._directory.metrics.on_isr_changed(known.isr, registration.isr)
             else:
                 followers.append((key, registration))
+        self._discard(gone)
         self._apply_configs(delta)
         if leaders or followers:
             logger.info("metadata.applied", metadata_offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
         self._logs_roles = len(leaders) + len(followers) <= ROLE_LINES_MAX
         became_leader = self._directory.metrics.became_leader
+        if delta.before.offset >= 0:
+            leaders, followers = self._without_rest(leaders, followers)
         for key, registration in leaders:
             self._take_role(delta, key, registration, self._lead)
         if self._directory.metrics.became_leader > became_leader:
@@ -120,13 +196,17 @@ class MetadataApplier:
         for key, registration in followers:
             self._take_role(delta, key, registration, self._follow)
 
-    def _take_role(
-        self,
-        delta: MetadataDelta,
-        key: TopicIdPartition,
-        registration: PartitionRegistration,
-        take: Callable[[Partition, PartitionRegistration], None],
-    ) -> None:
+    def _without_rest(self, leaders: list[Registered], followers: list[Registered]) -> tuple[list[Registered], list[Registered]]:
+        """These partitions without the new ones that later slices create."""
+        roles = [*((*each, self._lead) for each in leaders), *((*each, self._follow) for each in followers)]
+        new = [role for role in roles if role[0] not in self._directory.partitions]
+        self._rest.extend(new[NEW_PER_SLICE:])
+        if not self._rest:
+            return leaders, followers
+        later = {key for key, _, _ in self._rest}
+        return [each for each in leaders if each[0] not in later], [each for each in followers if each[0] not in later]
+
+    def _take_role(self, delta: MetadataDelta, key: TopicIdPartition, registration: PartitionRegistration, take: Take) -> None:
         """Give a partition its role, unless its log directory is offline or fails. If its log cannot be opened, that is logged,
         and the other partitions take theirs."""
         if self._log_dirs.has_offline and self._is_offline(delta, key):
@@ -226,26 +306,34 @@ class MetadataApplier:
         name = self._directory.image.topics_by_id[key[0]].name
         return not is_new and self._log_dirs.may_be_offline(name, key[1], key[0])
 
-    def _delete(self, key: TopicIdPartition, reason: ErrorCode) -> None:
+    def _delete(self, key: TopicIdPartition, reason: ErrorCode) -> list[str]:
+        """Returns the directory that is left of the log, if any."""
         self._directory.converting.discard(key)
         self._directory.offline.pop(key, None)
         partition = self._directory.partitions.pop(key, None)
         if partition is None:
-            return
+            return []
         self._fetchers.remove(key)
         self._moves.cancel(key, "the partition has left this broker")
         partition.stop(reason)
         self._directory.metrics.on_partition_left(partition.topic)
-        logger.info("partition.deleted", **partition.fields)
+        if self._logs_roles:
+            logger.info("partition.deleted", **partition.fields)
         try:
-            self._discard(self._log_dirs.delete_log(partition.topic, key[1], key[0]))
+            path = self._log_dirs.delete_log(partition.topic, key[1], key[0])
         except DiskError as e:
             self._failures.on_disk_error(e)
+            return []
+        return [] if path is None else [path]
 
-    def _discard(self, path: str | None) -> None:
-        """Remove a renamed directory, on a thread if there is one, because it may be large."""
-        if path is not None:
-            self._disk_work.run(partial(self._log_dirs.files.remove_tree, path))
+    def _discard(self, paths: list[str]) -> None:
+        """Remove renamed directories, on a thread if there is one, because they may be large. Many are one piece of work."""
+        works = [partial(self._log_dirs.files.remove_tree, path) for path in paths]
+        if len(works) > ROLE_LINES_MAX:
+            self._disk_work.run_each(works)
+        else:
+            for work in works:
+                self._disk_work.run(work)
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
         """Apply changed settings: those of a topic to its partitions, those of the broker to all partitions."""

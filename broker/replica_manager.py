@@ -124,6 +124,7 @@ class ReplicaManager:
             ),
             observer=self._action_queue,
             doors=doors,
+            call_later=call_later,
             topic_defaults=config.topic_defaults,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             moves=self.moves,
@@ -146,9 +147,14 @@ class ReplicaManager:
         """How many partitions of this broker are, or may be, in an offline log directory."""
         return len(self.failures.offline)
 
-    def apply_delta(self, delta: MetadataDelta, broker_epoch: int) -> None:
-        """Make the replicas agree with the image after the delta."""
-        self._applier.apply_delta(delta, broker_epoch)
+    def apply_delta(self, delta: MetadataDelta, broker_epoch: int, then: Callable[[], None] = lambda: None) -> None:
+        """Make the replicas agree with the image after the delta. `then` is called when that is done: at once, or, if the delta
+        brings very many partitions, in a later turn of the event loop."""
+        self._applier.apply_delta(delta, broker_epoch, then)
+
+    def abandon_changes(self) -> None:
+        """Create no partition any more: the broker stops."""
+        self._applier.abandon()
 
     def expire_producers_after(self, silence_ms: int) -> None:
         """Change `producer.id.expiration.ms`."""
@@ -191,6 +197,7 @@ class ReplicaManager:
 
     def shutdown(self) -> None:
         """Give up every role, and answer all waiting requests. The logs stay open; their owner closes them."""
+        self._applier.abandon()
         self.moves.stop()
         self.failures.stop_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._action_queue.run()

@@ -193,7 +193,10 @@ class BrokerServer:
             return
         if delta.before.offset < 0:
             self.log_manager_tasks.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
-        self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
+        self.replicas.apply_delta(delta, self.lifecycle.broker_epoch, lambda: self._apply_to_coordinators(delta))
+
+    def _apply_to_coordinators(self, delta: MetadataDelta) -> None:
+        """The replicas agree with the delta: the coordinators find the partitions that this broker leads."""
         opened = self._open_data()
         opened.quotas.apply_delta(delta)
         opened.groups.apply_delta(delta)
@@ -438,6 +441,7 @@ class BrokerServer:
             self.opened.transactions.close()
             self.opened.channels.close()
             self.opened.log_cleaner.kill()
+            self.opened.replicas.abandon_changes()
             self.opened.replicas.moves.stop()
         for server in self._servers:
             await server.stop(drain_ms)
