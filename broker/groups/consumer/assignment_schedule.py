@@ -8,7 +8,8 @@
 - Otherwise a deadline computes it at the end of the interval, without a heartbeat. (Kafka waits for the next heartbeat.) It also
   serves changes that no heartbeat makes: a member left, a session ended, a topic has more partitions.
 
-While the deadline of a group is in the future, its interval has not ended. The deadline counts the loop's time, so a wall clock
+While the deadline of a group is in the future, its interval has not ended, unless a change of the configuration has made the
+interval shorter. The deadline counts the loop's time, so a wall clock
 that is set back delays nothing. A new coordinator does not know when the last target was computed, and may compute the next one
 too early.
 """
@@ -38,15 +39,22 @@ class AssignmentSchedule:
         self._settings = settings
         self._deadlines = deadlines
         self._compute = compute
+        self._computed_at: dict[str, float] = {}
+        """Groups whose deadline is the end of an interval -> when it began."""
 
     def may_assign(self, group: ConsumerGroup, now: float) -> bool:
         """Whether the interval is over, or the group has no assignment yet."""
-        due = self._deadlines.due_at((ASSIGNMENT, group.group_id)) if self._interval_s(group.group_id) else None
-        return due is None or due <= now or not group.targets
+        interval_s = self._interval_s(group.group_id)
+        due = self._deadlines.due_at((ASSIGNMENT, group.group_id)) if interval_s else None
+        if due is None or due <= now or not group.targets:
+            return True
+        began_at = self._computed_at.get(group.group_id)
+        return began_at is not None and began_at + interval_s <= now
 
     def hold(self, group_id: str, now: float) -> None:
         """The target is computed now. It is computed again at the end of the interval, if it is out of date then: because of a
         change in between, or because it could not be appended."""
+        self._computed_at[group_id] = now
         self._set(group_id, now + (self._interval_s(group_id) or RETRY_S))
 
     def request(self, group_id: str, now: float) -> None:
@@ -58,4 +66,8 @@ class AssignmentSchedule:
         return self._settings.of(group_id).assignment_interval_ms / 1000
 
     def _set(self, group_id: str, due: float) -> None:
-        self._deadlines.set((ASSIGNMENT, group_id), due, partial(self._compute, group_id))
+        self._deadlines.set((ASSIGNMENT, group_id), due, partial(self._on_due, group_id))
+
+    def _on_due(self, group_id: str, now: float, now_ms: int) -> Result | None:
+        self._computed_at.pop(group_id, None)
+        return self._compute(group_id, now, now_ms)

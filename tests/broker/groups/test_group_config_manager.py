@@ -73,6 +73,20 @@ def test_a_groups_assignment_is_computed_at_most_once_in_its_interval() -> None:
     assert world.group.assignment_epoch == world.group.epoch
 
 
+def test_a_shorter_assignment_interval_counts_at_the_next_heartbeat() -> None:
+    """As in Kafka, which adds the present interval to the time of the last assignment."""
+    world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=15_000), orders=2)
+    world.join("A", "orders")
+    world.pass_time(1)
+    world.join("B", "orders")
+    world.configure(assignment_interval_ms=2000)
+    world.beat("A")
+    assert world.group.assignment_epoch < world.group.epoch
+    world.pass_time(1)
+    world.beat("A")
+    assert world.group.assignment_epoch == world.group.epoch
+
+
 FULL = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"]}
 """What a heartbeat has after one whose answer the member did not get."""
 
