@@ -220,7 +220,7 @@ def _check_null(is_nullable: bool) -> None:
 class EncodedItems(NamedTuple):
     """The items of an array as bytes, where many rows of a response have the same ones."""
 
-    count: int
+    amount: int
     data: bytes
 
 
@@ -257,7 +257,7 @@ def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool, budge
             write_length(out, -1)
             return
         if type(value) is EncodedItems:
-            write_length(out, value.count)
+            write_length(out, value.amount)
             out += value.data
             return
         write_length(out, len(value))

@@ -760,7 +760,7 @@ _room(
     ),
     (
         "G73",
-        "MetadataApplier.apply_delta",
+        "MetadataApplier._apply",
         "directory.disk_error is None",
         ALWAYS,
         "a broker whose disk failed becomes leader or follower of partitions",
