@@ -212,3 +212,37 @@ async def test_leader_adds_its_partition_to_the_transaction_since_version_12(dat
             assert (fetched.high_watermark, fetched.last_stable_offset) == (1, 0)
         else:
             assert error(row) == (ErrorCode.TRANSACTION_ABORTABLE if version == 11 else ErrorCode.INVALID_TXN_STATE)
+
+
+async def test_sequence_below_the_expected_one_is_out_of_order(data_cluster: Cluster) -> None:
+    """Unless it is one of the last five batches. Clients take DUPLICATE_SEQUENCE_NUMBER for success, and Kafka's brokers never
+    answer it: a record would be lost for good that was never written."""
+    topic = new_topic(data_cluster)
+    async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
+
+        async def send(sequence: int, *values: str) -> tuple[ErrorCode, int]:
+            records = batch(*values, producer_id=77, producer_epoch=0, base_sequence=sequence)
+            row = await wire.produce(9, topic, records)
+            return error(row), row.base_offset
+
+        for sequence in range(7):
+            assert await send(sequence, "a") == (ErrorCode.NONE, sequence)
+        out_of_order = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+        assert await send(2, "a") == (ErrorCode.NONE, 2)
+        assert await send(1, "a") == await send(0, "a", "b") == await send(6, "a", "b") == await send(8, "a") == out_of_order
+        assert await send(7, "a") == (ErrorCode.NONE, 7)
+
+
+async def test_sequences_below_zero_come_before_zero(data_cluster: Cluster) -> None:
+    """Sequences continue at 0 after the largest one."""
+    topic, most = new_topic(data_cluster), 2**31 - 1
+    async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
+
+        async def send(sequence: int, *values: str) -> ErrorCode:
+            records = batch(*values, producer_id=78, producer_epoch=0, base_sequence=sequence)
+            return error(await wire.produce(9, topic, records))
+
+        assert await send(most - 3, "a", "b") == ErrorCode.NONE, "a producer that is not known may begin anywhere"
+        assert await send(most - 1, "a", "b", "c") == ErrorCode.NONE
+        assert await send(most, "a") == await send(0, "a") == await send(2, "a") == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await send(1, "a") == ErrorCode.NONE
