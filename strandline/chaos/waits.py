@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from time import perf_counter
 
 from strandline.chaos import probes
 from strandline.chaos.load import until
 from strandline.chaos.picture import CONTROLLER
-from strandline.chaos.report import SEEN
+from strandline.chaos.report import NOTE, SEEN
 from strandline.chaos.run_state import RunState
 from strandline.chaos.scenario import Step
 from strandline.chaos.watch import Peer
@@ -17,6 +18,15 @@ from strandline.protocol.errors import BrokerError
 REFILL_POLL_S = 0.02
 SILENT_S = 2.0
 """A controller that has not fetched for this long does not count as following."""
+
+
+@dataclass
+class Refilling:
+    """How often a replica that started from nothing was seen without all committed records."""
+
+    outside_isr: int = 0
+    in_isr: int = 0
+    """Each is a defect: the replica joined too early."""
 
 
 class Waits:
@@ -124,10 +134,10 @@ class Waits:
         member = state.driver.member(name)
         replica = Peer(member)
         leaders = {m.id: Peer(m) for m in state.driver.brokers}
-        counts = {"behind": 0, "too early": 0}
+        seen = Refilling()
 
         async def look() -> bool:
-            states = [await self._look(p, member.id, replica, leaders, counts) for p in sorted(state.watch.picture.partitions)]
+            states = [await self._look(p, member.id, replica, leaders, seen) for p in sorted(state.watch.picture.partitions)]
             if all(states):
                 return True
             await asyncio.sleep(REFILL_POLL_S)
@@ -138,13 +148,13 @@ class Waits:
         finally:
             for peer in (replica, *leaders.values()):
                 peer.close()
-        ok = counts["behind"] > 0 and not counts["too early"]
-        seen = f"its log was behind {counts['behind']} times outside the ISR, and {counts['too early']} times inside"
-        state.log_claim(step.number, f"{name} joins an ISR only after it has caught up", ok, seen)
+        if seen == Refilling():
+            state.log(NOTE, f"{name} had caught up before it was first looked at, so nothing shows when it joined the ISRs")
+            return
+        words = f"its log was behind {seen.outside_isr} times outside the ISR, and {seen.in_isr} times inside"
+        state.log_claim(step.number, f"{name} joins an ISR only after it has caught up", not seen.in_isr, words)
 
-    async def _look(
-        self, partition: int, replica_id: int, replica: Peer, leaders: dict[int, Peer], counts: dict[str, int]
-    ) -> bool:
+    async def _look(self, partition: int, replica_id: int, replica: Peer, leaders: dict[int, Peer], seen: Refilling) -> bool:
         """Is the replica in the ISR of this partition, and caught up?"""
         picture = self._state.watch.picture
         try:
@@ -156,6 +166,8 @@ class Waits:
             end = await probes.replica_end(replica, picture, partition, goal)
         except BrokerError:
             return False
-        if not end.reaches:
-            counts["too early" if is_in_isr else "behind"] += 1
+        if not end.reaches and is_in_isr:
+            seen.in_isr += 1
+        elif not end.reaches:
+            seen.outside_isr += 1
         return is_in_isr and end.reaches
