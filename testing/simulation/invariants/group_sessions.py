@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from strandline.broker.groups.records.types import GroupRecord, TargetAssignmentMemberRecord, TargetAssignmentMetadataRecord
 from strandline.protocol.messages.admin import RESOURCE_GROUP
+from strandline.testing.simulation.invariants.session_ghosts import TOLD_MAX, Coordination, Session, Settings
 from strandline.testing.simulation.invariants.violation import Violation
 
 if TYPE_CHECKING:
@@ -40,15 +40,7 @@ LATE_S = 1.0
 TWICE_S = 0.1
 """A coordinator that was paused may hear of a member before it sees that the session has ended. So it counts if a member is there
 still, after this time."""
-TOLD_MAX = 100
-"""So many answers to a member are remembered."""
 LEAVES, LEAVES_FOR_A_MOMENT = -1, -2
-
-
-class Settings(NamedTuple):
-    session_ms: int
-    interval_ms: int
-    assignment_ms: int
 
 
 def in_effect(ghosts: Ghosts, node: int, group: str) -> Settings:
@@ -70,40 +62,6 @@ def settings_of(own: Mapping[str, str], file: Any) -> Settings:
     session_ms, interval_ms, assignment_ms = found
     has_own = any(f"consumer.{key}" in own for key in KEYS)
     return Settings(session_ms, max(1, session_ms // 3) if has_own and interval_ms >= session_ms else interval_ms, assignment_ms)
-
-
-@dataclass(slots=True)
-class Session:
-    """Of one member, by its last heartbeat."""
-
-    end: float
-    last_end: float
-    """The latest end of all its sessions."""
-    overdue_since: float | None = None
-
-
-@dataclass(slots=True)
-class Coordination:
-    """What one coordinator has done since it has loaded the groups of a partition."""
-
-    node: int
-    began_at: float
-    at_load: dict[str, Settings] = field(default_factory=dict)
-    """What was in effect for a group when it was loaded."""
-    sessions: dict[tuple[str, str], Session] = field(default_factory=dict)
-    in_effect: dict[tuple[str, str], deque[tuple[float, Settings]]] = field(default_factory=dict)
-    """(group, member) -> when its heartbeats arrived, and what was in effect then."""
-    cut: dict[tuple[str, str], None] = field(default_factory=dict)
-    """Members whose connections were closed since their last heartbeats, so that they have a short grace only."""
-
-
-class SessionsGhost:
-    """Of all coordinators, by their protocol for the newer groups."""
-
-    def __init__(self) -> None:
-        self.coordinations: dict[Any, Coordination] = {}
-        self.told: dict[tuple[str, str], deque[tuple[float, int]]] = {}
-        """(group, member) -> when it was told a session, on the clock of the run, and the session."""
 
 
 # -- heartbeats -------------------------------------------------------------------------------------------------------

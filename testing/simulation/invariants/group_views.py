@@ -26,7 +26,7 @@ from strandline.broker.groups.records.types import (
 )
 from strandline.client.admin.classic_assignment import decode_assignment
 from strandline.protocol.partitions import TopicIdPartition
-from strandline.testing.simulation.invariants.group_sessions import SessionsGhost
+from strandline.testing.simulation.invariants.session_ghosts import SessionsGhost
 
 OffsetKey = tuple[str, str, int]
 """Group, topic and partition."""
