@@ -77,7 +77,8 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.INVALID_REQUIRED_ACKS: 'Use `acks=0`, `1` or `"all"`.',
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "The producer goes on with a new epoch. If a named producer sees it: another "
         "attempt wrote; call `written()`.",
-        ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "The record is in the log already.",
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "The record is probably in the log: later ones of this producer are. "
+        "Read the log to be sure; a named producer calls `written()`.",
         ErrorCode.INVALID_PRODUCER_EPOCH: "A newer producer has taken over, if it is a named one: stop. Otherwise the "
         "producer goes on with a new epoch.",
         ErrorCode.UNKNOWN_PRODUCER_ID: "The log has no row of this work epoch: call `written()` to learn where to continue.",

@@ -9,6 +9,10 @@ What a handler of ours does not know is answered here, as Kafka does:
 
 With acks=0 there is no response. Any error closes the connection, so that the producer notices it.
 
+A sequence below the expected one that is none of the last five batches is DUPLICATE_SEQUENCE_NUMBER to our clients, and fails the
+batch: for OUT_OF_ORDER_SEQUENCE_NUMBER they would send it once more with another number (`client/producer/partition_queue.py`).
+Kafka's brokers answer the latter to both. Its clients may take the former for success.
+
 From version 12 on, the leader adds its partitions to the transaction itself (TV2 of KIP-890).
 """
 
@@ -382,6 +386,8 @@ _OF_COORDINATOR = (
 
 def _code(call: KafkaCall, key: str | bytes, code: int) -> int:
     code = code_by_name(call, key, code, WRITE) if isinstance(key, str) else code_by_id(call, key, code, WRITE)
+    if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     if code in _OF_COORDINATOR or (code == ErrorCode.CONCURRENT_TRANSACTIONS and call.version < FIRST_TV2):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if code == ErrorCode.TRANSACTION_ABORTABLE and call.version < _FIRST_ABORTABLE:
