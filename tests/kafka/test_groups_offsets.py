@@ -51,11 +51,16 @@ async def test_commit_for_an_unknown_topic(groups_cluster: Cluster, version: int
 
 @pytest.mark.parametrize("version", [2, 8, 9, 10])
 async def test_refused_commit_has_the_error_at_each_partition(groups_cluster: Cluster, version: int) -> None:
-    """There is no other place for it."""
+    """There is no other place for it. A group that does not exist has a code of its own since version 9, as in Kafka."""
     orders = {"name": "orders", "topic_id": await topic_id(groups_cluster)}
-    async with await GroupWire.to(groups_cluster, "refused") as wire:
+    missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    async with await GroupWire.to(groups_cluster, f"refused-{version}") as wire:
+        for member in ("m", ""):
+            codes = await wire.commit(version, orders, {0: 5, 1: 5}, member_id=member, generation_id_or_member_epoch=3)
+            assert codes == dict.fromkeys((0, 1), missing)
+        await wire.commit(9, orders, {0: 5})
         codes = await wire.commit(version, orders, {0: 5, 1: 5}, member_id="m", generation_id_or_member_epoch=3)
-    assert codes == dict.fromkeys((0, 1), ErrorCode.UNKNOWN_MEMBER_ID)
+        assert codes == dict.fromkeys((0, 1), ErrorCode.UNKNOWN_MEMBER_ID), "now there is a group, without members"
 
 
 @pytest.mark.parametrize("version", VERSIONS[OFFSET_FETCH])

@@ -145,6 +145,22 @@ async def test_delete_records(data_cluster: Cluster, version: int) -> None:
         assert found(await listed(wire, 1, topic, -2)) == (0, -1, 3)
 
 
+async def test_last_offset_counts_of_a_partition_that_is_named_twice(data_cluster: Cluster) -> None:
+    """For DeleteRecords, as in Kafka: the partition is answered once."""
+    async with connect(data_cluster) as wire:
+        topic = await three_records(data_cluster, wire)
+
+        async def delete(*offsets: int) -> list[tuple[ErrorCode, int]]:
+            topics = [{"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]} for offset in offsets]
+            answer = await wire.call(DELETE_RECORDS, 2, {"timeout_ms": 5000, "topics": topics})
+            return [(error(row), row.low_watermark) for found in answer.topics for row in found.partitions]
+
+        assert await delete(1, 99) == await delete(1, -2) == [(ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
+        assert await delete(99, 1) == await delete(-2, 1) == [(ErrorCode.NONE, 1)]
+        assert await delete(3, 2) == [(ErrorCode.NONE, 2)]
+        assert found(await listed(wire, 1, topic, -2)) == (0, -1, 2)
+
+
 # -- producers --------------------------------------------------------------------------------------------------------
 
 
@@ -179,3 +195,23 @@ async def test_describe_producers(data_cluster: Cluster) -> None:
         assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (77, 2, 0)
         assert (producer.last_timestamp, producer.coordinator_epoch, producer.current_txn_start_offset) == (NOW_MS, -1, -1)
         assert error(no_partition) == error(answer.topics[1].partitions[0]) == UNKNOWN
+
+
+async def test_producers_of_a_partition_that_is_named_twice(data_cluster: Cluster) -> None:
+    """Each mention is answered, as in Kafka."""
+    async with connect(data_cluster) as wire:
+        topic = new_topic(data_cluster)
+        assert (await wire.produce(9, topic, batch("a", producer_id=77, producer_epoch=2, base_sequence=0))).error_code == 0
+        topics = [{"name": topic, "partition_indexes": indexes} for indexes in ([0, 0], [9, 9, -1, 0])]
+        answer = await wire.call(DESCRIBE_PRODUCERS, 0, {"topics": topics})
+        rows = [row for found in answer.topics for row in found.partitions]
+        assert [row.partition_index for row in rows] == [0, 0, 9, 9, -1, 0]
+        assert [error(row) for row in rows] == [0, 0, UNKNOWN, UNKNOWN, UNKNOWN, 0]
+        assert [len(row.active_producers) for row in rows] == [1, 1, 0, 0, 0, 1]
+
+
+async def test_producers_of_a_topic_that_cannot_exist(data_cluster: Cluster) -> None:
+    async with connect(data_cluster) as wire:
+        topics = [{"name": name, "partition_indexes": [0]} for name in ("a/b", "", "x" * 250)]
+        answer = await wire.call(DESCRIBE_PRODUCERS, 0, {"topics": topics})
+        assert {error(row) for found in answer.topics for row in found.partitions} == {ErrorCode.INVALID_TOPIC_EXCEPTION}

@@ -160,6 +160,16 @@ async def test_nothing_is_added_if_a_topic_does_not_exist(data_cluster: Threaded
     assert (await producer.end(3)).error_code == ErrorCode.INVALID_TXN_STATE
 
 
+@pytest.mark.parametrize("version", range(4))
+async def test_client_adds_no_internal_topic(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
+    """A transaction has its offsets by AddOffsetsToTxn. Kafka refuses the topic as if the client had no right to it."""
+    name = new_topic(data_cluster)
+    expected = {name: ErrorCode.OPERATION_NOT_ATTEMPTED, "__consumer_offsets": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert await producer.add(version, name, "__consumer_offsets") == expected
+    producer.producer_id = -1
+    assert await producer.add(version, "__transaction_state") == {"__transaction_state": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
 @pytest.mark.parametrize("version", range(6))
 async def test_producer_with_an_old_epoch_is_fenced(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
     """Version 0 and 1 have no code for it but INVALID_PRODUCER_EPOCH."""
