@@ -14,7 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
+from strandline.broker.kafka.codec import Fields
 from strandline.broker.kafka.translations.topics_by_name import Asked, answered, ask, by_topic, code_by_name
+from strandline.controller.metadata.topic_names import name_problem
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import (
@@ -160,9 +162,17 @@ _DISK_MS = 1000
 
 
 def _deletions(call: KafkaCall) -> DeleteRecordsRequest:
-    found = ask(call, call.fields.topics, leave_out=lambda item: item.offset < -1)
+    found = ask(call, _each_once(call), leave_out=lambda item: item.offset < -1)
     partitions = [DeleteRecordsPartition(id_, item.partition_index, item.offset) for _, id_, item, _ in found]
     return DeleteRecordsRequest(partitions, max(call.fields.timeout_ms, _DISK_MS))
+
+
+def _each_once(call: KafkaCall) -> list[Fields]:
+    """The topics with each partition once: of one that is named several times, the last offset counts and is answered."""
+    topics: dict[str, dict[int, Any]] = {}
+    for topic in call.fields.topics:
+        topics.setdefault(topic.name, {}).update((item.partition_index, item) for item in topic.partitions)
+    return [Fields(name=name, partitions=list(items.values())) for name, items in topics.items()]
 
 
 def _deleted(call: KafkaCall, body: DeleteRecordsResponse) -> dict[str, Any]:
@@ -182,7 +192,8 @@ def _deletion_row(call: KafkaCall, asked: Asked, code: int, low_watermark: int =
 
 
 def _deletions_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    rows = [(asked.name, _deletion_row(call, asked, code)) for asked in _all(call)]
+    ask(call, _each_once(call))
+    rows = [(asked.name, _deletion_row(call, asked, code)) for asked in call.notes]
     return {"throttle_time_ms": 0, "topics": by_topic(rows)}
 
 
@@ -229,16 +240,22 @@ def _init_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict
 
 
 def _producers(call: KafkaCall) -> DescribeProducersRequest:
-    found = ask(call, call.fields.topics, "name", "partition_indexes")
-    return DescribeProducersRequest([DescribeProducersPartition(id_, index) for _, id_, index, _ in found])
+    """Our handler answers about each partition once."""
+    found = dict.fromkeys((asked.topic_id, asked.item) for asked in ask(call, call.fields.topics, "name", "partition_indexes"))
+    return DescribeProducersRequest([DescribeProducersPartition(*key) for key in found])
 
 
 def _described(call: KafkaCall, body: DescribeProducersResponse) -> dict[str, Any]:
+    found = {(row.topic_id, row.partition): row for row in body.partitions}
     rows = []
-    for asked, row in answered(call, body.partitions):
-        if row is None:
+    for asked in call.notes:
+        problem = None if asked.topic_id else name_problem(asked.name)
+        if problem is not None:
+            rows.append((asked.name, _producers_row(call, asked, ErrorCode.INVALID_TOPIC_EXCEPTION, problem, [])))
+        elif not asked.is_passed:
             rows.append((asked.name, _producers_row(call, asked, _UNKNOWN, None, [])))
         else:
+            row = found[asked.topic_id, asked.item]
             rows.append((asked.name, _producers_row(call, asked, row.error_code, row.error_message, row.active_producers)))
     return {"throttle_time_ms": body.throttle_time_ms, "topics": by_topic(rows)}
 
