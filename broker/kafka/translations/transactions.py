@@ -15,7 +15,7 @@ from typing import Any
 from strandline.broker.kafka import inner_request
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.translations.topics_by_name import Asked, access_of, answered, ask, by_topic, code_by_name
-from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
+from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import (
@@ -77,7 +77,9 @@ def _require_transaction(call: KafkaCall, transactional_id: str, group_id: str |
 def _add(call: KafkaCall) -> AddPartitionsToTxnRequest:
     fields = call.fields
     topics: dict[bytes, list[int]] = {}
-    for asked in ask(call, fields.v3_and_below_topics):
+    ask(call, fields.v3_and_below_topics)
+    call.notes = [asked._replace(is_passed=asked.is_passed and asked.name not in INTERNAL_TOPICS) for asked in call.notes]
+    for asked in filter(_is_passed, call.notes):
         topics.setdefault(asked.topic_id, []).append(asked.item)
     transaction = AddPartitionsToTxnTransaction(
         fields.v3_and_below_transactional_id,
@@ -89,8 +91,12 @@ def _add(call: KafkaCall) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest([transaction])
 
 
+def _is_passed(asked: Asked) -> bool:
+    return asked.is_passed
+
+
 def _serve_add(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
-    """All partitions are added, or none: if a topic does not exist, the coordinator is not asked."""
+    """All partitions are added, or none: if a topic does not exist, or is internal, the coordinator is not asked."""
     request.body = _add(call)
     if all(asked.is_passed for asked in call.notes):
         return handler(request)
@@ -116,6 +122,8 @@ def _added(call: KafkaCall, body: AddPartitionsToTxnResponse) -> dict[str, Any]:
 def _added_code(
     call: KafkaCall, asked: Asked, result: AddPartitionsToTxnResult, codes: dict[tuple[bytes, int], int], is_whole: bool
 ) -> int:
+    if asked.name in INTERNAL_TOPICS:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not asked.is_passed:
         return code_by_name(call, asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, WRITE)
     if not is_whole:
