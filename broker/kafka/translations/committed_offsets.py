@@ -7,8 +7,7 @@ Topics have names in Kafka's versions below 10, and ids from then on. OffsetFetc
     OffsetFetch 2 to 7    an error of the group is at the top; `topics` null: all offsets of the group
     OffsetFetch 8         many groups
 
-A member that commits to a group which does not exist gets UNKNOWN_MEMBER_ID, and joins again. Kafka answers GROUP_ID_NOT_FOUND
-from version 9 on, which is a fatal error to Java's consumers."""
+A member that commits to a group which does not exist gets GROUP_ID_NOT_FOUND from version 9 on, and ILLEGAL_GENERATION before."""
 
 from __future__ import annotations
 
@@ -39,6 +38,9 @@ _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _HAS_IDS = 10
 
 # -- OffsetCommit -----------------------------------------------------------------------------------------------------
+
+_KNOWS_NO_GROUP = 9
+"""The first version with GROUP_ID_NOT_FOUND."""
 
 
 def _commit(call: KafkaCall) -> OffsetCommitRequest:
@@ -92,6 +94,8 @@ def _code_row(partition: int, code: int) -> dict[str, Any]:
 
 
 def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    if code == ErrorCode.GROUP_ID_NOT_FOUND and call.version < _KNOWS_NO_GROUP:
+        code = ErrorCode.ILLEGAL_GENERATION
     topics = [
         {
             "name": topic.get("name"),
