@@ -63,6 +63,18 @@ async def test_refused_commit_has_the_error_at_each_partition(groups_cluster: Cl
         assert codes == dict.fromkeys((0, 1), ErrorCode.UNKNOWN_MEMBER_ID), "now there is a group, without members"
 
 
+@pytest.mark.parametrize("version", [2, 9, 10])
+async def test_partition_that_does_not_exist_is_unknown_in_a_refused_commit(groups_cluster: Cluster, version: int) -> None:
+    """As in Kafka, which looks at the topics first, and at the member last."""
+    orders, nothing = {"name": "orders", "topic_id": await topic_id(groups_cluster)}, {"name": "no", "topic_id": b"\1" * 16}
+    refused = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    async with await GroupWire.to(groups_cluster, f"refused-and-unknown-{version}") as wire:
+        codes = await wire.commit(version, orders, {0: 5, 9: 5, -1: 5}, member_id="m", generation_id_or_member_epoch=3)
+        assert codes == {0: refused, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert await wire.commit(version, nothing, {0: 5}, member_id="m", generation_id_or_member_epoch=3) == {0: unknown}
+
+
 @pytest.mark.parametrize("version", VERSIONS[OFFSET_FETCH])
 async def test_fetch_finds_offsets_by_topic(groups_cluster: Cluster, version: int) -> None:
     """A topic that does not exist has no offset under a name, and is an error under an id (as in Kafka)."""

@@ -170,6 +170,37 @@ async def test_client_adds_no_internal_topic(data_cluster: ThreadedCluster, prod
     assert await producer.add(version, "__transaction_state") == {"__transaction_state": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
+async def test_partitions_that_do_not_exist_are_judged_first(data_cluster: ThreadedCluster, producer: TxnWire) -> None:
+    """As in Kafka, before the producer: in AddPartitionsToTxn and in TxnOffsetCommit."""
+    name, unknown = new_topic(data_cluster), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    own = {**producer.own, "producer_id": -1}
+    topics = [{"name": name, "partitions": [0, 9, -1]}, {"name": "nothing", "partitions": [0]}]
+    add = {**{f"v3_and_below_{field}": value for field, value in own.items()}, "v3_and_below_topics": topics}
+    answer = await producer.call(ADD_PARTITIONS, 3, add)
+    rows = {
+        (t.name, row.partition_index): row.partition_error_code
+        for t in answer.results_by_topic_v3_and_below
+        for row in t.results_by_partition
+    }
+    expected = {(name, 9): unknown, (name, -1): unknown, ("nothing", 0): unknown}
+    assert rows == {(name, 0): ErrorCode.OPERATION_NOT_ATTEMPTED, **expected}
+
+    offset = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": None}
+    offsets = [
+        {"name": t["name"], "partitions": [{"partition_index": number, **offset} for number in t["partitions"]]} for t in topics
+    ]
+    member = {"group_id": "g", "generation_id": -1, "member_id": "", "group_instance_id": None}
+    await producer.until_loaded(FIND_COORDINATOR, 2, {"key": "g", "key_type": GROUP_KEY})
+    for _ in range(100):
+        answer = await producer.call(COMMIT_OFFSETS, 3, {**own, **member, "topics": offsets})
+        codes = {(t.name, row.partition_index): row.error_code for t in answer.topics for row in t.partitions}
+        if codes[name, 0] not in LOADING:
+            break
+        await asyncio.sleep(0.05)
+    assert codes.pop((name, 0)) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert codes == expected
+
+
 @pytest.mark.parametrize("version", range(6))
 async def test_producer_with_an_old_epoch_is_fenced(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
     """Version 0 and 1 have no code for it but INVALID_PRODUCER_EPOCH."""
