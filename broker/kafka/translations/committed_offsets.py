@@ -15,7 +15,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
-from strandline.broker.kafka.translations.topics_by_name import answered, ask, by_topic, code_by_name, existing, resolve
+from strandline.broker.kafka.translations.topics_by_name import (
+    answered,
+    ask,
+    by_topic,
+    code_by_name,
+    existing,
+    judged_first,
+    resolve,
+)
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.groups import (
@@ -100,11 +108,19 @@ def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> di
         {
             "name": topic.get("name"),
             "topic_id": topic.get("topic_id"),
-            "partitions": [_code_row(item.partition_index, code) for item in topic.partitions],
+            "partitions": [_code_row(item.partition_index, _refused_code(call, topic, item, code)) for item in topic.partitions],
         }
         for topic in call.fields.topics
     ]
     return {"throttle_time_ms": 0, "topics": topics}
+
+
+def _refused_code(call: KafkaCall, topic: Any, item: Any, code: ErrorCode) -> int:
+    """The error of a partition where that of the request is `code`."""
+    if code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        return code
+    name = call.context.topic_name(topic.topic_id) if call.version >= _HAS_IDS else topic.name
+    return ErrorCode.UNKNOWN_TOPIC_ID if name is None else judged_first(call, name, item.partition_index, READ) or code
 
 
 # -- OffsetFetch ------------------------------------------------------------------------------------------------------

@@ -44,6 +44,16 @@ def code_by_name(call: KafkaCall, name: str, code: int, operation: int) -> int:
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
+def judged_first(call: KafkaCall, name: str, number: int, operation: int) -> int:
+    """The error of a partition at which Kafka stops before it looks at the member or the producer: the client has no right to the
+    topic, or there is no such partition. 0 if there is none."""
+    access, topic = access_of(call), call.context.image().topic(name)
+    if access is not None and not access.may(operation, TOPIC_RESOURCE, name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    is_known = topic is not None and number in topic.partitions
+    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def code_by_id(call: KafkaCall, topic_id: bytes, code: int, operation: int) -> int:
     """The error of an item that was asked for by the id of its topic. Who knows the id is told that the right is missing, as by
     Kafka: librdkafka waits in silence at UNKNOWN_TOPIC_ID, when the right is taken away."""

@@ -14,7 +14,15 @@ from typing import Any
 
 from strandline.broker.kafka import inner_request
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
-from strandline.broker.kafka.translations.topics_by_name import Asked, access_of, answered, ask, by_topic, code_by_name
+from strandline.broker.kafka.translations.topics_by_name import (
+    Asked,
+    access_of,
+    answered,
+    ask,
+    by_topic,
+    code_by_name,
+    judged_first,
+)
 from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -24,7 +32,7 @@ from strandline.protocol.messages.groups import (
     GroupTopicPartitions,
     OffsetCommitPartition,
 )
-from strandline.protocol.messages.security import GROUP_RESOURCE, READ, TOPIC_RESOURCE, TRANSACTIONAL_ID_RESOURCE, WRITE
+from strandline.protocol.messages.security import GROUP_RESOURCE, READ, TRANSACTIONAL_ID_RESOURCE, WRITE
 from strandline.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -127,9 +135,7 @@ def _added_code(
     if not asked.is_passed:
         return code_by_name(call, asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, WRITE)
     if not is_whole:
-        access = access_of(call)
-        may = access is None or access.may(WRITE, TOPIC_RESOURCE, asked.name)
-        return ErrorCode.OPERATION_NOT_ATTEMPTED if may else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return judged_first(call, asked.name, asked.item, WRITE) or ErrorCode.OPERATION_NOT_ATTEMPTED
     code = result.error_code or codes.get((asked.topic_id, asked.item), ErrorCode.NONE)
     return _code(call, code_by_name(call, asked.name, code, WRITE))
 
@@ -245,11 +251,25 @@ def _commit_code(call: KafkaCall, code: int) -> int:
 
 
 def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    found = _commit_code(call, code)
     rows = [
-        (t.name, {"partition_index": p.partition_index, "error_code": found}) for t in call.fields.topics for p in t.partitions
+        (
+            t.name,
+            {"partition_index": p.partition_index, "error_code": _commit_refused_code(call, t.name, p.partition_index, code)},
+        )
+        for t in call.fields.topics
+        for p in t.partitions
     ]
     return {"throttle_time_ms": 0, "topics": by_topic(rows)}
+
+
+_OF_REQUEST = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+def _commit_refused_code(call: KafkaCall, name: str, number: int, code: ErrorCode) -> int:
+    """The error of a partition where that of the request is `code`."""
+    if code in _OF_REQUEST:
+        return code
+    return judged_first(call, name, number, READ) or _commit_code(call, code)
 
 
 APIS = (
