@@ -3,8 +3,8 @@
     python tests/kafka/compare_with_kafka.py [--seed 1] [--rounds 10] [--requests 40] [--apis OffsetCommit,...]
 
 It starts both clusters (a real Kafka needs STRANDLINE_KAFKA_TOOLS), unless `--kafka` and `--ours` give addresses of brokers that
-run: one broker each, with `SETTINGS`. A difference that is not in `known_differences.toml` is printed with the command that
-repeats its round, and makes the exit code 1.
+run: one broker each, with the settings of `both_clusters`. A difference that is not in `known_differences.toml` is printed with
+the command that repeats its round, and makes the exit code 1.
 
 The answer that counts is the one after the coordinators are loaded, so a request with such an error is sent again.
 """
@@ -29,6 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "common"), str(HERE / "suites")]
 
 import suite  # noqa: E402
 from compared_answers import CLOSED, NO_ANSWER, Difference, Known, codes_of, differences, read_known, unexplained  # noqa: E402
+from kafka_settings import OURS, SETTINGS  # noqa: E402
 from odd_requests import LEFT_OUT, Names, OddRequests, Round, set_up  # noqa: E402
 from random_messages import plain  # noqa: E402
 from real_kafka_cluster import RealKafkaCluster  # noqa: E402
@@ -40,7 +41,6 @@ from strandline.protocol.errors import ErrorCode  # noqa: E402
 
 KNOWN = HERE / "known_differences.toml"
 SCRIPT = os.environ.get("STRANDLINE_KAFKA_TOOLS", str(HERE.parents[2] / "shared/tools/apache-kafka"))
-SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5, "transaction.state.log.num.partitions": 5}
 ANSWER_S = 8.0
 AGAIN_S, TIMES = 0.05, 100
 PASSING = {
@@ -170,12 +170,15 @@ def compared_apis() -> list[int]:
 
 @contextmanager
 def both_clusters(folder: Path, script: str = SCRIPT) -> Iterator[tuple[str, str]]:
-    """The addresses of a real Kafka and of ours, each of one broker."""
-    settings = {key: str(value) for key, value in SETTINGS.items()}
+    """The addresses of a real Kafka and of ours, each of one broker. No topic is created by mentioning it: rounds after would see
+    it."""
     (folder / "kafka").mkdir()
+    settings = {**OURS, "auto.create.topics.enable": False}
     with (
-        RealKafkaCluster(script, folder / "kafka", brokers=1, settings=settings) as kafka,
-        suite.running(suite.LocalCluster(folder / "ours", brokers=1, controllers=1, settings=SETTINGS, kafka=True)) as ours,
+        RealKafkaCluster(
+            script, folder / "kafka", brokers=1, settings={**SETTINGS, "auto.create.topics.enable": "false"}
+        ) as kafka,
+        suite.running(suite.LocalCluster(folder / "ours", brokers=1, controllers=1, settings=settings, kafka=True)) as ours,
     ):
         yield kafka.bootstrap, ours.bootstrap
 

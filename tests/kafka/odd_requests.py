@@ -134,9 +134,9 @@ class OddRequests:
 
     @staticmethod
     def _texts_of(round_: Round) -> dict[str, tuple[Any, ...]]:
-        topics = (*round_.topics, *round_.topics[:1] * 3, "__consumer_offsets", "missing", "a/b", "x" * 250, "")
-        groups = (*round_.groups * 3, "missing", "")
-        transactional = (*(round_.transactional_id,) * 5, "missing", "")
+        topics = (*round_.topics, *round_.topics[:1] * 3, "__consumer_offsets", f"missing-{round_.suffix}", "a/b", "x" * 250, "")
+        groups = (*round_.groups * 3, f"missing-{round_.suffix}", "")
+        transactional = (*(round_.transactional_id,) * 5, f"missing-{round_.suffix}", "")
         return {
             **dict.fromkeys(("topic", "topic_name", "name", "resource_name"), topics),
             **dict.fromkeys(("group_id", "group", "groups", "group_ids", "key", "coordinator_keys", "groups_names"), groups),
