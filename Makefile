@@ -147,6 +147,7 @@ test-docker: $(VENV)/.installed-dev
 # lacks (gcc, Java) leaves the suites out that need it. The short form runs the most telling tests.
 test-kafka: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m suite --timeout 3600 tests/kafka/test_kafka_tools.py $(PYTEST_ARGS)
+	$(BIN)/python tests/kafka/compare_with_kafka.py --rounds 30
 	$(BIN)/python tests/kafka/suites/all.py $(SUITES)
 
 test-kafka-short: $(VENV)/.installed-dev

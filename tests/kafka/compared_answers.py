@@ -74,8 +74,15 @@ def _walk(value: Any, place: Place, common: Callable[[Any], Any]) -> Iterator[tu
             yield place, name_of(part)
         for item in part if isinstance(part, list) else [part]:
             if isinstance(item, dict):
-                names = tuple((each, common(item[each])) for each in _NAMES if item.get(each) is not None)
-                yield from _walk(item, (*place, name, *names), common)
+                yield from _walk(item, (*place, name, *_names_of(item, common)), common)
+
+
+def _names_of(item: dict[str, Any], common: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
+    """What the row is called. The id of a topic whose name stands beside it says nothing more, and topics of other rounds have
+    another on each side."""
+    for each in _NAMES:
+        if item.get(each) is not None and not (each == "topic_id" and item.get("name")):
+            yield each, common(item[each])
 
 
 def name_of(code: int) -> str:
