@@ -17,7 +17,10 @@ from strandline.protocol.messages import security as s
 from strandline.protocol.security.principal import ANONYMOUS
 
 ADD_PARTITIONS, COMMIT = 24, 28
-IMAGE: Any = SimpleNamespace(offset=-1, topics_by_name={"open": b"o" * 16, "hidden": b"h" * 16})
+IDS = {"open": b"o" * 16, "hidden": b"h" * 16}
+IMAGE: Any = SimpleNamespace(
+    offset=-1, topics_by_name=IDS, topic=lambda name: SimpleNamespace(partitions=[0]) if name in IDS else None
+)
 """There is no topic `missing`."""
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
