@@ -202,6 +202,9 @@ def main() -> int:
 
     if given.kafka and given.ours:
         return report(play(given.kafka, given.ours))
+    if not Path(SCRIPT).exists():
+        print("Not compared: no real Kafka is here. STRANDLINE_KAFKA_TOOLS names the program that starts one.")
+        return 0
     with tempfile.TemporaryDirectory(prefix="strandline-compare-") as folder, both_clusters(Path(folder)) as addresses:
         return report(play(*addresses))
 
