@@ -63,7 +63,7 @@ class TokenVerifier:
         expires_at_ms = self._check_times(claims)
         self._check_scope(claims)
         user = claims.get(self._rules.sub_claim)
-        if not isinstance(user, str) or not 0 < len(user) <= _NAME_LENGTH_MAX:
+        if not isinstance(user, str) or not 0 < len(user) <= _NAME_LENGTH_MAX or not _has_utf8(user):
             raise AuthenticationError(f"the token has no claim {self._rules.sub_claim} with a name")
         return VerifiedToken(user, max(1, expires_at_ms - self._now_ms()))
 
@@ -112,6 +112,15 @@ class TokenVerifier:
         missing = [scope for scope in self._rules.required_scope if not isinstance(scopes, (list, tuple)) or scope not in scopes]
         if missing:
             raise AuthenticationError(f"the token lacks the scope {missing[0]}")
+
+
+def _has_utf8(name: str) -> bool:
+    """False if a part of it is half a character (JSON can write a lone surrogate): no message could carry the name."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _time_ms(claims: dict[str, Any], name: str) -> int | None:

@@ -78,6 +78,7 @@ def test_signed_token_names_its_user_and_its_end(key, algorithm, key_id):
         ({"sub": None}, {}, "no claim sub"),
         ({"sub": ""}, {}, "no claim sub"),
         ({"sub": 7}, {}, "no claim sub"),
+        ({"sub": "alice\ud800"}, {}, "no claim sub"),  # No UTF-8, so a broker cannot say for whom it forwards a request.
         ({}, {"sub_claim": "email"}, "no claim email"),
         ({}, {"expected_audience": ("kafka",)}, "not valid"),
         ({"aud": "other"}, {"expected_audience": ("kafka",)}, "not valid"),
