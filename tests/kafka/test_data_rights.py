@@ -74,6 +74,30 @@ def test_produce(version: int) -> None:
     assert {topic.name: topic.partition_responses[0].error_code for topic in answer.responses} == ALIKE
 
 
+@pytest.mark.parametrize("records", [b"", batch("a")[:-1], b"\0" * 80], ids=["none", "cut", "old"])
+@pytest.mark.parametrize("version", [3, 8, 12])
+def test_produce_of_records_that_are_refused(version: int, records: bytes) -> None:
+    """What the records lack is said to clients with the right: to others it would say that the topic exists."""
+    topics = [{"name": name, "partition_data": [{"index": 0, "records": records}]} for name in NAMES]
+    call = read(s.WRITE, PRODUCE, version, {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics})
+    assert call.api.to_ours(call).partitions == []  # type: ignore[attr-defined]
+    rows = {topic.name: topic.partition_responses[0] for topic in written(call, data.ProduceResponse([])).responses}
+    codes = {name: row.error_code for name, row in rows.items()}
+    assert codes == {"open": ErrorCode.INVALID_RECORD, "hidden": DENIED, "missing": DENIED}
+    assert version < 8 or rows["hidden"].error_message is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("version", [3, 12])
+def test_produce_in_no_transaction_is_refused_for_every_topic(version: int, name: str) -> None:
+    """A transactional batch without a transactional id, whether the topic exists or not."""
+    records = batch("a", is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
+    topics = [{"name": name, "partition_data": [{"index": 0, "records": records}]}]
+    call = read(s.WRITE, PRODUCE, version, {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics})
+    with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        call.api.to_ours(call)
+
+
 def test_produce_by_id_says_that_the_right_is_missing() -> None:
     topics = [{"topic_id": id_, "partition_data": [{"index": 0, "records": batch("a")}]} for id_ in (OPEN, HIDDEN, MISSING)]
     call = read(s.WRITE, PRODUCE, 13, {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics})
@@ -125,6 +149,23 @@ def test_offsets() -> None:
         assert [row.topic_id for row in asked.partitions] == [OPEN, HIDDEN]
         found = written(call, answer).topics
         assert {getattr(topic, name): topic.partitions[0].error_code for topic in found} == ALIKE
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "operation", "item", "code"),
+    [
+        (LIST_OFFSETS, 7, s.DESCRIBE, {"timestamp": -7}, ErrorCode.UNSUPPORTED_VERSION),
+        (LIST_OFFSETS, 1, s.DESCRIBE, {"timestamp": -3}, ErrorCode.UNSUPPORTED_VERSION),
+        (DELETE_RECORDS, 2, s.DELETE, {"offset": -2}, ErrorCode.OFFSET_OUT_OF_RANGE),
+    ],
+)
+def test_offsets_that_do_not_exist(api_key: int, version: int, operation: int, item: dict[str, int], code: ErrorCode) -> None:
+    """Answered by the door: to those without the right it would say that the topic exists."""
+    topics = [{"name": each, "partitions": [{"partition_index": 0, **item}]} for each in NAMES]
+    call = read(operation, api_key, version, {"replica_id": -1, "isolation_level": 0, "timeout_ms": 1, "topics": topics})
+    assert call.api.to_ours(call).partitions == []  # type: ignore[attr-defined]
+    found = written(call, SimpleNamespace(partitions=[], throttle_time_ms=0)).topics
+    assert {topic.name: topic.partitions[0].error_code for topic in found} == {"open": code, "hidden": DENIED, "missing": DENIED}
 
 
 def test_metadata_creates_no_topic_that_the_client_may_not_describe() -> None:

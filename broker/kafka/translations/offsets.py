@@ -15,7 +15,7 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.codec import Fields
-from strandline.broker.kafka.translations.topics_by_name import Asked, answered, ask, by_topic, code_by_name
+from strandline.broker.kafka.translations.topics_by_name import Asked, answered, ask, by_topic, code_by_name, code_of_door
 from strandline.controller.metadata.topic_names import name_problem
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -83,7 +83,7 @@ def _listed(call: KafkaCall, body: ListOffsetsResponse) -> dict[str, Any]:
     rows = []
     for asked, row in answered(call, body.partitions):
         if row is None:
-            code = _UNKNOWN if not asked.topic_id else ErrorCode.UNSUPPORTED_VERSION
+            code = _UNKNOWN if not asked.topic_id else code_of_door(call, asked.name, ErrorCode.UNSUPPORTED_VERSION, DESCRIBE)
             rows.append((asked.name, _offset_row(call, asked, code)))
         elif row.error_code or asked.item.timestamp in _OF_TIERED_STORAGE:
             rows.append((asked.name, _offset_row(call, asked, row.error_code)))
@@ -179,7 +179,7 @@ def _deleted(call: KafkaCall, body: DeleteRecordsResponse) -> dict[str, Any]:
     rows = []
     for asked, row in answered(call, body.partitions):
         if row is None:
-            code = _UNKNOWN if not asked.topic_id else ErrorCode.OFFSET_OUT_OF_RANGE
+            code = _UNKNOWN if not asked.topic_id else code_of_door(call, asked.name, ErrorCode.OFFSET_OUT_OF_RANGE, DELETE)
             rows.append((asked.name, _deletion_row(call, asked, code)))
         else:
             rows.append((asked.name, _deletion_row(call, asked, row.error_code, row.low_watermark)))

@@ -38,7 +38,7 @@ from strandline.broker.kafka.translations.by_hand import (
     text,
     uuid,
 )
-from strandline.broker.kafka.translations.topics_by_name import code_by_id, code_by_name
+from strandline.broker.kafka.translations.topics_by_name import code_by_id, code_by_name, code_of_door
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
@@ -219,7 +219,10 @@ def _read_partitions(
         if end > frame_size:
             raise PeerError(f"records of {size} bytes are announced, {frame_size - at} are left")
         partitions.append(index)
-        answer = _UNKNOWN if topic_id is None or index < 0 else _early(call.version, frame, at, size, body.transactional_id)
+        answer = _early(call.version, frame, at, size, body.transactional_id)
+        is_refused_as_a_whole = answer is not None and answer.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if (topic_id is None or index < 0) and not is_refused_as_a_whole:
+            answer = _UNKNOWN
         if answer is None:
             body.partitions.append(ProducePartition(topic_id, index))  # type: ignore[arg-type]  # it is not None
             body.records.append(view[at:end])
@@ -346,9 +349,7 @@ def _to_kafka(call: KafkaCall, body: ProduceResponse) -> dict[str, Any]:
         found = []
         for place, index in enumerate(partitions):
             answer = early.get(place)
-            row = (
-                next(rows) if answer is None else ProducePartitionResponse(b"", index, answer.code, error_message=answer.message)
-            )
+            row = next(rows) if answer is None else _early_row(call, key, index, answer)
             if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and row.current_leader.leader_id >= 0:
                 leaders.append(row.current_leader.leader_id)
             found.append(_row(call, key, row))
@@ -359,6 +360,13 @@ def _to_kafka(call: KafkaCall, body: ProduceResponse) -> dict[str, Any]:
 
 def _topic(key: str | bytes, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"topic_id" if isinstance(key, bytes) else "name": key, "partition_responses": rows}
+
+
+def _early_row(call: KafkaCall, key: str | bytes, index: int, answer: Early) -> ProducePartitionResponse:
+    code, message = answer
+    if isinstance(key, str) and code_of_door(call, key, code, WRITE) != code:
+        code, message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+    return ProducePartitionResponse(b"", index, code, error_message=message)
 
 
 def _row(call: KafkaCall, key: str | bytes, row: ProducePartitionResponse) -> dict[str, Any]:
