@@ -121,6 +121,26 @@ def test_fetch(version: int) -> None:
     assert {topic.topic: topic.partitions[0].error_code for topic in answer.responses} == ALIKE
 
 
+@pytest.mark.parametrize("name", ["hidden", "missing"])
+@pytest.mark.parametrize("version", [7, 12])
+def test_fetch_of_a_topic_without_the_right_begins_no_session(version: int, name: str) -> None:
+    """Nor is it added to one: for a topic that does not exist there is no session, and the client would know by that."""
+    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1, "rack_id": "", "forgotten_topics_data": []}
+
+    def asked(session_id: int, epoch: int, *names: str) -> data.FetchRequest:
+        topics = [{"topic": each, "partitions": [fetch_partition(0)]} for each in names]
+        session = {"session_id": session_id, "session_epoch": epoch}
+        call = read(s.READ, FETCH, version, {**limits, **session, "topics": topics})
+        body: Any = call.api.to_ours(call)
+        return body
+
+    assert asked(0, 0, "open").session_epoch == 0
+    assert asked(0, 0, "open", name).session_epoch == -1
+    assert asked(5, 3, "open").session_epoch == 3
+    with pytest.raises(BrokerError, match="INVALID_FETCH_SESSION_EPOCH"):
+        asked(5, 3, "open", name)
+
+
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_fetch_by_id_says_that_the_right_is_missing(version: int) -> None:
     """UNKNOWN_TOPIC_ID let a librdkafka consumer wait in silence when its right was taken away."""

@@ -8,6 +8,8 @@ Versions below 13 name their topics, and a session of such a version has the nam
     a topic of the session that is gone, perhaps created    the same, because nothing is left that knows its name
     again under its name
 
+A topic that the client may not read is treated alike. Otherwise the session would tell that it exists.
+
 Kafka refuses to continue a session with ids that was begun with names, or the other way round (FETCH_SESSION_TOPIC_ID_ERROR). Our
 sessions do not differ, so that both are the same to us.
 
@@ -24,11 +26,12 @@ from strandline.broker.kafka.call import KafkaApi, KafkaCall
 from strandline.broker.kafka.codec import Field, Struct, skip_tagged, struct_codec
 from strandline.broker.kafka.translations.by_hand import CLASSIC, FLEXIBLE, INT32, Encoding, items, text, uuid
 from strandline.broker.kafka.translations.fetch_response import error_row, write_response
-from strandline.broker.kafka.translations.topics_by_name import by_topic
+from strandline.broker.kafka.translations.topics_by_name import access_of, by_topic
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, SESSION_ERRORS
 from strandline.protocol.messages.data import FetchPartition, FetchRequest, ForgottenPartition
+from strandline.protocol.messages.security import READ, TOPIC_RESOURCE
 
 FIRST, LAST = 4, 18
 _FIRST_FLEXIBLE, _FIRST_WITH_IDS = 12, 13
@@ -223,11 +226,18 @@ def _to_ours(call: KafkaCall) -> FetchRequest:
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, reason)
     if body.isolation_level not in (0, 1):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"there is no isolation level {body.isolation_level}")
-    if asked.unknown:
+    if asked.unknown or _names_hidden_topics(call, asked):
         if body.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
-            raise BrokerError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, "the request adds a topic that does not exist")
+            text = "the request adds a topic that does not exist, or that the client may not read"
+            raise BrokerError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
         body.session_epoch = FINAL_EPOCH
     return body
+
+
+def _names_hidden_topics(call: KafkaCall, asked: Asked) -> bool:
+    """Whether the client may not read one of the topics. A session with it would say that it exists."""
+    access = access_of(call) if asked.names else None
+    return access is not None and not all(access.sees(READ, TOPIC_RESOURCE, name) for name in asked.names.values())
 
 
 def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:

@@ -45,8 +45,8 @@ def code_by_name(call: KafkaCall, name: str, code: int, operation: int) -> int:
 
 
 def code_of_door(call: KafkaCall, name: str, code: int, operation: int) -> int:
-    """The error of an item that the door answers itself, whatever it is: to a client without the right, it would say that there is
-    such a topic."""
+    """The error of an item that the door answers itself, whatever it is: to a client without the right, it would say that there
+    is such a topic."""
     is_denied = code_by_name(call, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operation) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_denied else code
 
