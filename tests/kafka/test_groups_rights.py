@@ -25,6 +25,7 @@ IMAGE: Any = SimpleNamespace(
     topics_by_id={i: SimpleNamespace(topic_id=i, partitions={0: None}) for i in (OPEN, HIDDEN)},
 )
 """There is no topic `missing`."""
+IDS = {"open": OPEN, "hidden": HIDDEN, "missing": b"m" * 16}
 
 
 class Authorizer:
@@ -76,6 +77,17 @@ def test_commit_to_a_hidden_topic_and_to_a_missing_one_look_alike() -> None:
     rows = [groups.OffsetCommitPartitionResponse(OPEN, 0)]
     rows.append(groups.OffsetCommitPartitionResponse(HIDDEN, 0, ErrorCode.UNKNOWN_TOPIC_ID))
     assert codes(call.api.to_kafka(call, groups.OffsetCommitResponse(rows))) == DENIED
+
+
+@pytest.mark.parametrize("version", [6, 10])
+def test_right_on_the_group_comes_before_a_commit_that_is_no_request_of_ours(version: int) -> None:
+    """A leader epoch below -1 is refused before the handler looks at the rights."""
+    part = Fields(partition_index=0, committed_offset=1, committed_metadata=None, committed_leader_epoch=-9)
+    named = [Fields(name=topic.name, topic_id=IDS[topic.name], partitions=[part]) for topic in topics()]
+    call = call_of(OFFSET_COMMIT, version, group_id="other", topics=named)
+    answer = call.api.refused(call, ErrorCode.INVALID_REQUEST, None)
+    found = [topic["partitions"][0]["error_code"] for topic in answer["topics"]]
+    assert found == [ErrorCode.GROUP_AUTHORIZATION_FAILED] * 3
 
 
 def test_deletion_of_offsets_of_a_hidden_topic_and_of_a_missing_one_look_alike() -> None:

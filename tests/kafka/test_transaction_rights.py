@@ -84,3 +84,25 @@ def test_right_on_the_group_comes_before_the_topics() -> None:
 
 def test_offsets_of_a_missing_topic_are_denied_as_those_of_a_hidden_one() -> None:
     assert commit(3, "t", "g", "missing") == {"missing": DENIED}
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "group_id", "code"),
+    [
+        ("other", "g", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ("t", "other", ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        ("t", "g", None),
+    ],
+)
+def test_rights_come_before_a_commit_that_is_no_request_of_ours(
+    transactional_id: str, group_id: str, code: ErrorCode | None
+) -> None:
+    """A leader epoch below -1 is refused before the handler looks at the rights."""
+    context = KafkaContext(image=lambda: IMAGE, rights=Rights(Authorizer(), lambda: IMAGE))  # type: ignore[arg-type]
+    connection: Any = SimpleNamespace(principal=ANONYMOUS, host="h", client_id="c", last_received_at=0.0)
+    call = KafkaCall(KAFKA_APIS[COMMIT], 3, 0, 0, connection, context)
+    topics = [Fields(name=name, partitions=[Fields(partition_index=0)]) for name in ("open", "hidden", "missing")]
+    call.fields = Fields(transactional_id=transactional_id, group_id=group_id, topics=topics)
+    answer = call.api.refused(call, ErrorCode.INVALID_REQUEST, None)
+    found = [topic["partitions"][0]["error_code"] for topic in answer["topics"]]
+    assert found == ([ErrorCode.INVALID_REQUEST, DENIED, DENIED] if code is None else [code] * 3)

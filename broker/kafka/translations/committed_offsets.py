@@ -16,6 +16,7 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.translations.topics_by_name import (
+    access_of,
     answered,
     ask,
     by_topic,
@@ -40,7 +41,7 @@ from strandline.protocol.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from strandline.protocol.messages.security import DESCRIBE, READ
+from strandline.protocol.messages.security import DESCRIBE, GROUP_RESOURCE, READ
 
 _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _HAS_IDS = 10
@@ -104,6 +105,8 @@ def _code_row(partition: int, code: int) -> dict[str, Any]:
 def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
     if code == ErrorCode.GROUP_ID_NOT_FOUND and call.version < _KNOWS_NO_GROUP:
         code = ErrorCode.ILLEGAL_GENERATION
+    if code == ErrorCode.INVALID_REQUEST and not _may_commit(call):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     topics = [
         {
             "name": topic.get("name"),
@@ -113,6 +116,12 @@ def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> di
         for topic in call.fields.topics
     ]
     return {"throttle_time_ms": 0, "topics": topics}
+
+
+def _may_commit(call: KafkaCall) -> bool:
+    """The right that the handler requires. It has not been asked about a request that is none of ours."""
+    access = access_of(call)
+    return access is None or access.may(READ, GROUP_RESOURCE, call.fields.group_id)
 
 
 def _refused_code(call: KafkaCall, topic: Any, item: Any, code: ErrorCode) -> int:

@@ -251,6 +251,11 @@ def _commit_code(call: KafkaCall, code: int) -> int:
 
 
 def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    if code == ErrorCode.INVALID_REQUEST:  # The handler has not been asked about a request that is none of ours.
+        try:
+            _require_transaction(call, call.fields.transactional_id, call.fields.group_id)
+        except BrokerError as e:
+            code = e.code
     rows = [
         (
             t.name,
