@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from wire import KafkaWire
 
 from strandline.broker.kafka.apis import KAFKA_APIS
 from strandline.broker.kafka.call import KafkaApi
+from strandline.broker.kafka.context import KafkaContext
 from strandline.broker.kafka.schemas import Schemas
 from strandline.protocol import apis
 from strandline.protocol.apis import APIS
@@ -82,7 +84,10 @@ async def test_what_our_other_clients_could_not_read_is_refused():
         served.append(request.body.group_id)
         raise BrokerError(ErrorCode.NOT_COORDINATOR)
 
-    async with serving_kafka({apis.OFFSET_COMMIT: on_commit}, changes=KAFKA_APIS) as (_, port), kafka(port) as wire:
+    async with serving_kafka({apis.OFFSET_COMMIT: on_commit}, changes=KAFKA_APIS) as (server, port), kafka(port) as wire:
+        orders = SimpleNamespace(name="orders", partitions=[0])
+        image: Any = SimpleNamespace(topics_by_id={bytes(range(16)): orders}, topic=lambda name: orders)
+        server.context = KafkaContext(image=lambda: image)
         codes = []
         for group_id, leader_epoch in (("g" * 32767, -1), ("g", -9)):
             partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
