@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from wire import KafkaWire
 
+from strandline.broker.admin import AdminHandlers
 from strandline.broker.kafka.codec import Fields
 from strandline.broker.kafka.translations import topics as translation
 from strandline.broker.kafka.translations.configs import config_value
 from strandline.controller.metadata.config_keys import TOPIC_CONFIGS
-from strandline.protocol.errors import ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.testing import ThreadedCluster
 
 METADATA, CREATE, DELETE, EXTEND, DESCRIBE = 3, 19, 20, 37, 75
@@ -57,6 +58,23 @@ async def delete(wire: KafkaWire, version: int, name: str, topic_id: bytes = NO_
 
 
 # -- Metadata ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topics", [None, named("orders")])
+async def test_broker_that_starts_does_not_say_that_there_are_no_brokers(
+    data_cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, topics: Any
+) -> None:
+    """librdkafka gives up the brokers that are missing in the answer."""
+
+    def starting(self: AdminHandlers) -> None:
+        raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is starting")
+
+    monkeypatch.setattr(AdminHandlers, "_image", starting)
+    async with at(data_cluster) as wire:
+        with pytest.raises(ConnectionError):
+            await metadata(wire, 12, topics)
+    async with at(data_cluster) as wire:
+        assert (await metadata(wire, 13, topics)).error_code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("version", range(14))

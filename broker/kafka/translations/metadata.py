@@ -5,7 +5,11 @@
 
 A topic that does not exist is created if the client allows it and `auto.create.topics.enable` does, with the rights of the
 client. Until this broker knows it, and while it cannot be created for a reason that passes, it is answered with
-LEADER_NOT_AVAILABLE, and the client asks again."""
+LEADER_NOT_AVAILABLE, and the client asks again.
+
+A broker that starts does not know the cluster yet. Below version 13 an answer has no place for this error, and an answer without
+brokers would say that there are none (librdkafka gives up those that it knows). So the connection is closed: a broker of Kafka
+opens its port only later."""
 
 from __future__ import annotations
 
@@ -166,8 +170,13 @@ def controller_of(call: KafkaCall, alive: list[int]) -> int:
     return own if own in alive else next(iter(alive), -1)
 
 
+_HAS_TOP_ERROR = 13
+
+
 def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
     """The error of each topic that was named, because below version 13 there is none at the top."""
+    if code == ErrorCode.BROKER_NOT_AVAILABLE and call.version < _HAS_TOP_ERROR:
+        call.connection.close()  # so that these fields are not sent
     topics = [
         {
             "error_code": code,
