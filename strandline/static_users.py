@@ -14,7 +14,7 @@ from strandline.certificates import path_of, write_file
 from strandline.controller.metadata.node_security.users_file import format_users, parse_users
 from strandline.protocol.errors import UsageError
 from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
-from strandline.protocol.security.scram import ITERATIONS_USUAL, new_credential
+from strandline.protocol.security.scram import ITERATIONS_USUAL, check_name, new_credential
 
 USERS = "users.toml"
 ITERATIONS = ITERATIONS_USUAL
@@ -22,7 +22,8 @@ PASSWORD_BYTES = 18
 
 
 def add_user(folder: Path, name: str) -> Path:
-    """Make a password for this user, and return the path of its file. UsageError if the user exists."""
+    """Make a password for this user, and return the path of its file. UsageError if the user exists, or could not log in."""
+    check_name(name)
     path, users_path = path_of(folder, name).with_suffix(".password"), folder / USERS
     try:
         users = parse_users(users_path.read_text(), str(users_path)) if users_path.exists() else {}

@@ -16,7 +16,7 @@ from strandline.controller.metadata.features import require_level
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, RemoveUserScramCredentialRecord, UserScramCredentialRecord
 from strandline.controller.request_limits import check_amount
-from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.messages.security import (
     SCRAM_ITERATIONS_MAX,
     SCRAM_ITERATIONS_MIN,
@@ -29,7 +29,7 @@ from strandline.protocol.messages.security import (
     ScramCredentialUpsertion,
 )
 from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
-from strandline.protocol.security.scram import credential_of
+from strandline.protocol.security.scram import check_name, credential_of
 
 LEVEL = 2
 """The level of the metadata that the records need."""
@@ -94,6 +94,10 @@ def _credential(upsertion: ScramCredentialUpsertion) -> UserScramCredentialRecor
 
 
 def _faults(upsertion: ScramCredentialUpsertion) -> Iterator[str]:
+    try:
+        check_name(upsertion.user)
+    except UsageError as e:
+        yield str(e)
     iterations, size = upsertion.iterations, _SALTED_PASSWORD_BYTES[upsertion.mechanism]
     if not SCRAM_ITERATIONS_MIN <= iterations <= SCRAM_ITERATIONS_MAX:
         amount = "few" if iterations < SCRAM_ITERATIONS_MIN else "many"

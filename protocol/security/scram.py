@@ -106,6 +106,23 @@ def prepared_password(password: str) -> bytes:
     return prepared.encode()
 
 
+def check_name(user: str) -> None:
+    """UsageError if a user of this name could not log in: the server looks for the name that SASLprep makes of it. (Kafka leaves
+    names as they are.)"""
+    if user.isascii() and user.isprintable():
+        return
+    from scramp.utils import ScramException, saslprep
+
+    try:
+        prepared = saslprep(user)
+    except ScramException as e:
+        raise UsageError(f"the user name {user!r} has characters that SASLprep does not allow: {e.args[0]}") from None
+    if not prepared:
+        raise UsageError(f"nothing is left of the user name {user!r} after SASLprep")
+    if prepared != user:
+        raise UsageError(f"no user {user!a} could log in, because SASLprep changes the name: write {prepared!r} instead")
+
+
 def made_up_credential(mechanism: str, user: str, pepper: bytes) -> ScramCredential:
     """The credential of a user that does not exist: stable, indistinguishable from a real one without `pepper`, and without a
     password."""

@@ -64,6 +64,14 @@ def test_the_password_of_a_credential_is_recognised(mechanism: int) -> None:
     assert world.replayed() == world.image
 
 
+@pytest.mark.parametrize("name", ["\uff21lice", "al\xadice", "a\xa0b", "e\u0301", "a\x07", "\xad"])
+def test_a_user_who_could_not_log_in_is_not_made(name: str) -> None:
+    """SCRAM looks a name up as SASLprep writes it. A credential from before can still be removed."""
+    world = ControllerWorld()
+    assert alter(world, upsertion(name), upsertion("\xe9")) == {name: "UNACCEPTABLE_CREDENTIAL", "\xe9": "NONE"}
+    assert alter(world, ScramCredentialDeletion(name, SCRAM_SHA_256)) == {name: "RESOURCE_NOT_FOUND"}
+
+
 def test_nothing_secret_is_kept_or_shown() -> None:
     """The salted password is enough to log in (KAFKA-14881): neither the log of the metadata nor a representation has it."""
     world = ControllerWorld()

@@ -21,6 +21,7 @@ from strandline.protocol.security.scram import (
     ScramClientExchange,
     ScramCredential,
     ScramServerExchange,
+    check_name,
     credential_of,
     is_password_of,
     made_up_credential,
@@ -332,3 +333,32 @@ def test_random_messages_raise_one_error_only(messages):
         except AuthenticationError:
             pass
         assert exchange.user is None
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("\uff21lice", "write 'Alice' instead"), ("a\x07", "SASLprep does not allow"), ("\xad", "nothing is left")]
+)
+def test_name_that_sasl_would_change_is_refused(name: str, text: str):
+    """A user of this name could never log in: the server looks for the prepared name."""
+    with pytest.raises(UsageError, match=text):
+        check_name(name)
+
+
+@given(names)
+def test_name_that_is_accepted_can_log_in(name: str):
+    try:
+        check_name(name)
+    except UsageError:
+        return
+    exchange = server(new_credential("SCRAM-SHA-256", "tea", os.urandom))
+    run(ScramClientExchange("SCRAM-SHA-256", name, "tea", os.urandom), exchange)
+    assert exchange.user == name
+
+
+def test_user_of_a_file_is_refused_by_the_same_rule(tmp_path):
+    with pytest.raises(UsageError, match="'Alice'"):
+        add_user(tmp_path, "\uff21lice")
+    assert list(tmp_path.iterdir()) == []
