@@ -133,15 +133,10 @@ class OffsetStore:
             # With any member id: a Java consumer keeps naming its last one after it has left, when it reads without a membership.
             return [ErrorCode.NONE] * len(body.partitions)
         if group is None:
-            raise self._without_members(body.group_id)
+            code = ErrorCode.UNKNOWN_MEMBER_ID if body.member_id else ErrorCode.ILLEGAL_GENERATION
+            raise BrokerError(code, f"the group {body.group_id} has no members")
         partitions = [(asked.topic_id, asked.partition) for asked in body.partitions]
         return group.check_offset_commit(body.member_id, body.group_instance_id, epoch, partitions, now)
-
-    def _without_members(self, group_id: str) -> BrokerError:
-        """The error of a member of a group that is not in the table of groups."""
-        if self.has_offsets(group_id):
-            return BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"the group {group_id} has no members")
-        return BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
 
     def commit_in_transaction(self, body: TxnOffsetCommitRequest, image: MetadataImage, context: RequestContext) -> Result:
         """Store offsets as a part of the producer's transaction. Raises the group's `BrokerError` if the member may commit

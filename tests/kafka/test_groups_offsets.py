@@ -51,13 +51,12 @@ async def test_commit_for_an_unknown_topic(groups_cluster: Cluster, version: int
 
 @pytest.mark.parametrize("version", [2, 8, 9, 10])
 async def test_refused_commit_has_the_error_at_each_partition(groups_cluster: Cluster, version: int) -> None:
-    """There is no other place for it. A group that does not exist has a code of its own since version 9, as in Kafka."""
+    """There is no other place for it. At GROUP_ID_NOT_FOUND, a Java consumer that was paused would not join again."""
     orders = {"name": "orders", "topic_id": await topic_id(groups_cluster)}
-    missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
     async with await GroupWire.to(groups_cluster, f"refused-{version}") as wire:
-        for member in ("m", ""):
+        for member, code in (("m", ErrorCode.UNKNOWN_MEMBER_ID), ("", ErrorCode.ILLEGAL_GENERATION)):
             codes = await wire.commit(version, orders, {0: 5, 1: 5}, member_id=member, generation_id_or_member_epoch=3)
-            assert codes == dict.fromkeys((0, 1), missing)
+            assert codes == dict.fromkeys((0, 1), code)
         await wire.commit(9, orders, {0: 5})
         codes = await wire.commit(version, orders, {0: 5, 1: 5}, member_id="m", generation_id_or_member_epoch=3)
         assert codes == dict.fromkeys((0, 1), ErrorCode.UNKNOWN_MEMBER_ID), "now there is a group, without members"
@@ -67,11 +66,14 @@ async def test_refused_commit_has_the_error_at_each_partition(groups_cluster: Cl
 async def test_partition_that_does_not_exist_is_unknown_in_a_refused_commit(groups_cluster: Cluster, version: int) -> None:
     """As in Kafka, which looks at the topics first, and at the member last."""
     orders, nothing = {"name": "orders", "topic_id": await topic_id(groups_cluster)}, {"name": "no", "topic_id": b"\1" * 16}
-    refused = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     async with await GroupWire.to(groups_cluster, f"refused-and-unknown-{version}") as wire:
         codes = await wire.commit(version, orders, {0: 5, 9: 5, -1: 5}, member_id="m", generation_id_or_member_epoch=3)
-        assert codes == {0: refused, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert codes == {
+            0: ErrorCode.UNKNOWN_MEMBER_ID,
+            9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            -1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
         assert await wire.commit(version, nothing, {0: 5}, member_id="m", generation_id_or_member_epoch=3) == {0: unknown}
 
 

@@ -7,7 +7,9 @@ Topics have names in Kafka's versions below 10, and ids from then on. OffsetFetc
     OffsetFetch 2 to 7    an error of the group is at the top; `topics` null: all offsets of the group
     OffsetFetch 8         many groups
 
-A member that commits to a group which does not exist gets GROUP_ID_NOT_FOUND from version 9 on, and ILLEGAL_GENERATION before."""
+A member that commits to a group which does not exist gets UNKNOWN_MEMBER_ID, and joins again. Kafka answers GROUP_ID_NOT_FOUND
+from version 9 on, which is a fatal error to Java's consumers. They rarely see it there: a group whose last member was paused and
+removed exists until the next clean-up. Here it is gone at once."""
 
 from __future__ import annotations
 
@@ -47,9 +49,6 @@ _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _HAS_IDS = 10
 
 # -- OffsetCommit -----------------------------------------------------------------------------------------------------
-
-_KNOWS_NO_GROUP = 9
-"""The first version with GROUP_ID_NOT_FOUND."""
 
 
 def _commit(call: KafkaCall) -> OffsetCommitRequest:
@@ -103,8 +102,6 @@ def _code_row(partition: int, code: int) -> dict[str, Any]:
 
 
 def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    if code == ErrorCode.GROUP_ID_NOT_FOUND and call.version < _KNOWS_NO_GROUP:
-        code = ErrorCode.ILLEGAL_GENERATION
     if code == ErrorCode.INVALID_REQUEST and not _may_commit(call):
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     topics = [

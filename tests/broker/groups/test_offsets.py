@@ -48,20 +48,22 @@ def test_program_without_a_membership_is_refused_while_the_group_has_members(wor
     assert not world.log
 
 
-@pytest.mark.parametrize("member_id", ["m", ""])
-def test_member_of_a_group_that_does_not_exist_is_refused(world: OffsetWorld, member_id: str) -> None:
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "code"),
+    [
+        ("m", 5, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", 5, ErrorCode.ILLEGAL_GENERATION),
+        ("", 0, ErrorCode.ILLEGAL_GENERATION),
+    ],
+)
+def test_member_of_a_group_that_does_not_exist_is_refused(
+    world: OffsetWorld, member_id: str, epoch: int, code: ErrorCode
+) -> None:
     """It was removed with its group, and its partitions may have another reader."""
     with pytest.raises(BrokerError) as caught:
-        world.commit(at(700), member_id=member_id, generation_id_or_member_epoch=5)
-    assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+        world.commit(at(700), member_id=member_id, generation_id_or_member_epoch=epoch)
+    assert caught.value.code == code
     assert not world.store.has_offsets(GROUP)
-
-
-def test_member_of_a_group_that_has_offsets_only_is_unknown(world: OffsetWorld) -> None:
-    assert world.commit(at(700)) == [0]
-    with pytest.raises(BrokerError) as caught:
-        world.commit(at(800), member_id="m", generation_id_or_member_epoch=5)
-    assert caught.value.code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_former_member_commits_without_a_membership(world: OffsetWorld) -> None:
