@@ -68,8 +68,8 @@ async def test_next_member_begins_where_the_first_has_finished() -> None:
 async def test_call_that_is_too_slow_for_a_revocation_is_cancelled_and_not_committed() -> None:
     gate = Gate()
     async with (
-        cluster_with("abc", "abc") as (cluster, groups),
-        running(cluster, gate.handle, {"rebalance_timeout_ms": 500}) as (consumer, _),
+        cluster_with("abc", "abc", interval_ms=300) as (cluster, groups),
+        running(cluster, gate.handle, {"rebalance_timeout_ms": 1500}) as (consumer, _),
     ):
         await until(lambda: len(gate.begun) == 2)
         gate.open((1, 0))
