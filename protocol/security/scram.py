@@ -92,15 +92,7 @@ def is_password_of(mechanism: str, password: str, credential: ScramCredential) -
 
 def prepared_password(password: str) -> bytes:
     """SASLprep(password), as bytes. UsageError if it has characters that SASLprep forbids, or if nothing is left of it."""
-    if password.isascii() and password.isprintable():
-        prepared = password
-    else:
-        from scramp.utils import ScramException, saslprep
-
-        try:
-            prepared = saslprep(password)
-        except ScramException as e:
-            raise UsageError(f"the password has characters that SASLprep does not allow: {e.args[0]}") from None
+    prepared = _prepared(password, "the password")
     if not prepared:
         raise UsageError("the password is empty")
     return prepared.encode()
@@ -109,18 +101,24 @@ def prepared_password(password: str) -> bytes:
 def check_name(user: str) -> None:
     """UsageError if a user of this name could not log in: the server looks for the name that SASLprep makes of it. (Kafka leaves
     names as they are.)"""
-    if user.isascii() and user.isprintable():
-        return
-    from scramp.utils import ScramException, saslprep
-
-    try:
-        prepared = saslprep(user)
-    except ScramException as e:
-        raise UsageError(f"the user name {user!r} has characters that SASLprep does not allow: {e.args[0]}") from None
-    if not prepared:
+    prepared = _prepared(user, f"the user name {user!r}")
+    if user and not prepared:
         raise UsageError(f"nothing is left of the user name {user!r} after SASLprep")
     if prepared != user:
         raise UsageError(f"no user {user!a} could log in, because SASLprep changes the name: write {prepared!r} instead")
+
+
+def _prepared(text: str, what: str) -> str:
+    """SASLprep(text). UsageError, which begins with `what`, if it has characters that SASLprep forbids."""
+    if text.isascii() and text.isprintable():
+        return text
+    from scramp.utils import ScramException, saslprep
+
+    try:
+        prepared: str = saslprep(text)
+    except ScramException as e:
+        raise UsageError(f"{what} has characters that SASLprep does not allow: {e.args[0]}") from None
+    return prepared
 
 
 def made_up_credential(mechanism: str, user: str, pepper: bytes) -> ScramCredential:
