@@ -66,19 +66,12 @@ def describe_topic(
     Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION."""
     if image.topic(name) is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-    return describe_topic_values(image, image.config(RESOURCE_TOPIC, name), broker_id=broker_id, static=static)
-
-
-def describe_topic_values(
-    image: MetadataImage, own: Mapping[str, str], *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
-) -> list[DescribedConfig]:
-    """All keys of a topic on which these values are set: it may be one that is yet to be created."""
-    layers = _broker_layers(image, broker_id, static)
+    own, layers = image.config(RESOURCE_TOPIC, name), _broker_layers(image, broker_id, static)
     return [_describe_above(key, own, (CONFIG_SOURCE_DYNAMIC_TOPIC, Update.TOPIC), layers) for key in TOPIC_CONFIGS.values()]
 
 
 def topic_value_describer(image: MetadataImage) -> Callable[[str, str | None], DescribedConfig]:
-    """A function that describes one key of a topic on which it has this value, or none."""
+    """A function that describes one key of a topic on which it has this value, or none: the topic may be yet to be created."""
     layers = _broker_layers(image, None, None)
 
     def describe(name: str, value: str | None) -> DescribedConfig:
