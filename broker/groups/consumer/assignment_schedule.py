@@ -9,9 +9,8 @@
   serves changes that no heartbeat makes: a member left, a session ended, a topic has more partitions.
 
 While the deadline of a group is in the future, its interval has not ended, unless a change of the configuration has made the
-interval shorter. The deadline counts the loop's time, so a wall clock
-that is set back delays nothing. A new coordinator does not know when the last target was computed, and may compute the next one
-too early.
+interval shorter. The deadline counts the loop's time, so a wall clock that is set back delays nothing. A new coordinator does not
+know when the last target was computed, and may compute the next one too early.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class MemberTimers:
     def start_session(self, group_id: str, member_id: str, now: float, timeout_ms: int | None = None) -> None:
         """The session of a member that relies on no longer one. `timeout_ms`: of a member of the classic protocol, which asks
         for its own."""
-        due = now + (self._settings.of(group_id).session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        due = self._told(group_id, now) if timeout_ms is None else now + timeout_ms / 1000
         self._shortened.pop((group_id, member_id), None)
         self._set_session(group_id, member_id, due)
 

@@ -87,8 +87,9 @@ def _add(call: KafkaCall) -> AddPartitionsToTxnRequest:
     topics: dict[bytes, list[int]] = {}
     ask(call, fields.v3_and_below_topics)
     call.notes = [asked._replace(is_passed=asked.is_passed and asked.name not in INTERNAL_TOPICS) for asked in call.notes]
-    for asked in filter(_is_passed, call.notes):
-        topics.setdefault(asked.topic_id, []).append(asked.item)
+    for asked in call.notes:
+        if asked.is_passed:
+            topics.setdefault(asked.topic_id, []).append(asked.item)
     transaction = AddPartitionsToTxnTransaction(
         fields.v3_and_below_transactional_id,
         fields.v3_and_below_producer_id,
@@ -97,10 +98,6 @@ def _add(call: KafkaCall) -> AddPartitionsToTxnRequest:
         transaction_version=_TV1,
     )
     return AddPartitionsToTxnRequest([transaction])
-
-
-def _is_passed(asked: Asked) -> bool:
-    return asked.is_passed
 
 
 def _serve_add(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
