@@ -4,9 +4,9 @@ A group's coordinator asks for them at each use, so a change acts from the next 
 checked a value when it was set; this broker may have other bounds in its file, or a newer one. Then the nearest value that it
 allows is in effect, as in Kafka. If no heartbeat would fit in the session, the interval is a third of it; Kafka only warns.
 
-A session that becomes shorter is a promise that is taken back: a member that was told the longer one relies on it until it learns
-of the shorter one. A coordinator knows what it has told (`member_timers.py`). One that takes over does not, so each broker
-remembers the longer session for as long as it lasts (`session_to_resume_ms`).
+A member that was told a session relies on it until it learns that the session has become shorter. A coordinator knows what it has
+told (`member_timers.py`). One that takes over does not, so each broker remembers the longer session for as long as it lasts
+(`session_to_resume_ms`).
 """
 
 from __future__ import annotations

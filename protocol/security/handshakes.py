@@ -74,7 +74,7 @@ class _OneHandshake:
     connection would read the certificates again."""
 
     __class__ = ssl.SSLContext  # type: ignore[assignment]
-    """What `isinstance` looks at."""
+    """`isinstance` asks for the class by this name."""
 
     def __init__(self, context: ssl.SSLContext, on_refused: OnRefused) -> None:
         self._context = context

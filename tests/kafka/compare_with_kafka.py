@@ -112,7 +112,7 @@ def _codes(value: Any) -> Iterator[int]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What some rounds have found."""
+    """The differences that some rounds have found."""
 
     requests: int = 0
     known: Counter[Difference] = field(default_factory=Counter)

@@ -78,8 +78,8 @@ def _walk(value: Any, place: Place, common: Callable[[Any], Any]) -> Iterator[tu
 
 
 def _names_of(item: dict[str, Any], common: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
-    """What the row is called. The id of a topic whose name stands beside it says nothing more, and topics of other rounds have
-    another on each side."""
+    """The names and numbers of a row. The id of a topic whose name stands beside it says nothing more, and topics of other rounds
+    have another on each side."""
     for each in _NAMES:
         if item.get(each) is not None and not (each == "topic_id" and item.get("name")):
             yield each, common(item[each])

@@ -75,7 +75,7 @@ class Names:
 
 @dataclass(slots=True)
 class Round:
-    """What exists in one round."""
+    """The names of the topics, groups and the transactional id of one round."""
 
     seed: int
     number: int

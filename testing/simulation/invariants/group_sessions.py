@@ -44,7 +44,7 @@ LEAVES, LEAVES_FOR_A_MOMENT = -1, -2
 
 
 def in_effect(ghosts: Ghosts, node: int, group: str) -> Settings:
-    """What counts for a group at a broker."""
+    """The settings that a broker applies to a group."""
     server = ghosts.processes[node].server
     return settings_of(server.metadata.image.config(RESOURCE_GROUP, group), server.opened.groups.config)
 

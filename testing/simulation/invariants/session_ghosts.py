@@ -18,7 +18,7 @@ class Settings(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """Of one member, by its last heartbeat."""
+    """The session of one member, as its last heartbeat began it."""
 
     end: float
     last_end: float
@@ -28,7 +28,7 @@ class Session:
 
 @dataclass(slots=True)
 class Coordination:
-    """What one coordinator has done since it has loaded the groups of a partition."""
+    """The record of one coordinator since it loaded the groups of a partition."""
 
     node: int
     began_at: float
@@ -42,7 +42,7 @@ class Coordination:
 
 
 class SessionsGhost:
-    """Of all coordinators, by their protocol for the newer groups."""
+    """The records of all coordinators. The key is a coordinator's `ConsumerProtocol`."""
 
     def __init__(self) -> None:
         self.coordinations: dict[Any, Coordination] = {}

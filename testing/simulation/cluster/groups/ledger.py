@@ -66,8 +66,8 @@ class Start(NamedTuple):
 
 class GroupLedger:
     def __init__(self, coordinators: Coordinators, session_ms: int, *, loss_permitted: bool) -> None:
-        """`session_ms`: of members of the newer protocol that were told none. `loss_permitted`: a coordinator may forget what it
-        has told members."""
+        """`session_ms`: the session of members of the newer protocol that were told none. `loss_permitted`: a coordinator may
+        forget which sessions it has told its members."""
         self.coordinators = coordinators
         self.loss_permitted = loss_permitted
         self.session_ms = session_ms
