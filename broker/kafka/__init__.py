@@ -10,6 +10,7 @@
     wrong_protocol.py      Strandline's clients that connect here
     errors.py              our error codes, as Kafka's clients see them
 
-It translates, and decides nothing: the same handlers answer, behind the same guards and quotas, for the same partitions.
-Brokers and controllers speak msgpack with each other, and `protocol/` knows nothing of this door.
+The Kafka door translates, and decides nothing: requests reach the same handlers as those of Strandline's clients, through the
+same authorization and quotas. Brokers and controllers speak msgpack with each other, and `protocol/` does not import the Kafka
+door.
 """

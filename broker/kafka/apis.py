@@ -1,4 +1,4 @@
-"""The table of the APIs that the Kafka door serves, from the tables of their families."""
+"""The table of the APIs that have a translation, joined from the tables of `translations/`."""
 
 from __future__ import annotations
 

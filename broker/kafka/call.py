@@ -1,8 +1,8 @@
 """One request of a Kafka client, and what translates it.
 
-A `KafkaCall` is the client's request: its version, its fields, and what its answer needs to know again. For the handler of the
-broker there is a `ServerRequest` as for any other client, whose body is one of our messages. `KafkaApi` has the functions that
-lead from one to the other:
+A `KafkaCall` is the client's request: its version, its fields, and the notes that its answer needs. The handler of the broker
+gets a `ServerRequest`, as from any other client, whose body is a message of Strandline's protocol ("ours"). `KafkaApi` has the
+functions that translate between the two:
 
     frame --read--> fields --to_ours--> our request --handler--> our response --to_kafka--> fields --write--> frame
 
@@ -77,15 +77,18 @@ class KafkaCall:
 
 
 ToOurs = Callable[[KafkaCall], Message]
-"""Our request for the call. It may raise a BrokerError, which refuses the call as a whole."""
+"""Returns our request for the call. Raises BrokerError to refuse the call as a whole."""
 ToKafka = Callable[[KafkaCall, Any], dict[str, Any]]
-"""The fields of Kafka's response, for our response. It names those of all versions; what a version lacks is not written."""
+"""Returns the fields of Kafka's response, for our response. It names the fields of all versions; those that a version lacks are
+not written."""
 Refused = Callable[[KafkaCall, ErrorCode, str | None], dict[str, Any]]
-"""The fields of Kafka's response, if the call as a whole is refused."""
+"""Returns the fields of Kafka's response to a call that is refused as a whole."""
 Serve = Callable[["ServerRequest", KafkaCall, "Handler"], Awaitable[None] | None]
+"""Sets `request.body` and calls the handler, or answers the request itself."""
 Read = Callable[[KafkaCall, bytearray, int], Any]
 """Reads the body of the request at an offset of the frame."""
 WriteFrame = Callable[[KafkaCall, Message, Records | None], list[Buffer]]
+"""Returns the frame of Kafka's response, for our response and its records."""
 
 
 class KafkaApi(NamedTuple):
@@ -103,14 +106,14 @@ class KafkaApi(NamedTuple):
     to_kafka: ToKafka
     refused: Refused
     serve: Serve | None = None
-    """In place of `to_ours` and one call of the handler, if it takes more. It sets `request.body` and calls it, or answers."""
+    """Used instead of `to_ours` and one call of the handler, for APIs that need more than that."""
     read: Read | None = None
     write: WriteFrame | None = None
     advertised_min: int = -1
 
 
 def read_body(call: KafkaCall, frame: bytearray, at: int) -> Any:
-    """Read the body of a request; PeerError if it does not follow its schema. Then the connection is closed, as by Kafka."""
+    """Read the body of a request. Raises PeerError if it does not follow its schema, which closes the connection, as in Kafka."""
     api = call.api
     try:
         if api.read is not None:
@@ -127,14 +130,15 @@ def read_body(call: KafkaCall, frame: bytearray, at: int) -> Any:
 
 
 def checked(handler: Handler, request: ServerRequest) -> Awaitable[None] | None:
-    """Call a handler with our request, if it keeps the limits of our protocol: its clients could not read an answer with all that
-    a Kafka client may say, such as a leader epoch of -9. INVALID_REQUEST otherwise, as at the other door."""
+    """Call a handler if our request is within the limits of Strandline's protocol; raise BrokerError (INVALID_REQUEST) otherwise,
+    as for a client of that protocol. Kafka's fields allow more, such as a leader epoch of -9, which no answer of ours could
+    repeat."""
     check_limits(request.body)
     return handler(request)
 
 
 def check_limits(body: Message) -> None:
-    """See `checked`. The decoder of our protocol does the same."""
+    """Raise BrokerError (INVALID_REQUEST) if the message breaks a limit that the decoder of Strandline's protocol checks."""
     try:
         _decoder(type(body)).decode(_encode(body))
     except msgspec.ValidationError as e:

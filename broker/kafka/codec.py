@@ -11,14 +11,14 @@
     tagged fields (flexible structs)        varint count, then { varint tag, varint size, bytes } by ascending tag
 
 `schemas.py` describes a message as a `Struct` of `Field`s. A message that was read is a `Fields`, an object with the fields as
-attributes; one to write is a dict, in which fields may be missing that have a default. So a reader of several versions asks for a
-newer field with a default, and a writer names the fields of all versions.
+attributes. A message to write is a dict, which may lack fields that have a default. So code that reads several versions gets a
+newer field with `Fields.get`, and code that writes them names the fields of all versions.
 
-Everything that is read comes from strangers, so nothing is allocated by a claimed length alone. An array has at most as many
-items as bytes are left, and all arrays of a message together at most `ITEMS_MAX` (of some requests fewer, see `schemas.py`),
-because an item takes a hundred times the memory of its bytes. A struct has at most `TAGS_MAX` tagged fields. (Kafka 4.4 has such
-limits, too: a million items for each array.) `PeerError` otherwise. A string that is too long for Kafka's protocol, which only
-ours can bring about, is cut when it is written.
+All that is read comes from clients that nobody has checked, so no memory is allocated for a claimed length alone. An array has at
+most as many items as bytes are left, and all arrays of a message together at most `ITEMS_MAX` (of some requests fewer, see
+`schemas.py`), because an item takes a hundred times the memory of its bytes. A struct has at most `TAGS_MAX` tagged fields.
+(Kafka 4.4 has such limits, too: a million items for each array.) Readers raise `PeerError` at the first violation. A string of
+Strandline's that is longer than Kafka's protocol allows is cut when it is written.
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ from strandline.protocol.errors import PeerError
 
 Buffer = bytes | bytearray | memoryview
 Read = Callable[[Buffer, int], tuple[Any, int]]
-"""Reads a value at an offset: (value, the offset behind it). IndexError or struct.error if the bytes end before it does."""
+"""Reads a value at an offset, and returns it with the offset behind it. Raises IndexError or struct.error if the bytes end before
+the value does."""
 Write = Callable[[bytearray, Any], None]
 """Appends a value to the bytes."""
 
 ITEMS_MAX = 200_000
-"""Our handlers accept 100,000 partitions. Nobody else is served while a million items are decoded: fourteen seconds."""
+"""The most items of all arrays of a message. Handlers accept 100,000 partitions. To decode a million items would block the event
+loop for fourteen seconds."""
 TAGS_MAX = 10_000
 STRING_BYTES_MAX = 0x7FFF
 WRITTEN_BYTES_MAX = 128 << 20
-"""A small request can ask many times for the same large thing. A message stops to grow here."""
+"""The most bytes of a response: a small request can name the same large thing many times."""
 REQUIRED = object()
-"""The default of a field that has none."""
+"""Stands for "no default": the field must have a value."""
 
 
 class TooLargeError(Exception):
@@ -218,14 +220,14 @@ def _check_null(is_nullable: bool) -> None:
 
 
 class EncodedItems(NamedTuple):
-    """The items of an array as bytes, where many rows of a response have the same ones."""
+    """The items of an array, already encoded: useful if many rows of a response have the same items."""
 
     amount: int
     data: bytes
 
 
 class _Budget:
-    """How many items the message that is being read may still have. Each codec of a message has one."""
+    """The number of items that the message may still have while it is read. Each codec of a message has one budget."""
 
     __slots__ = ("items",)
 

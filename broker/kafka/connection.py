@@ -1,11 +1,12 @@
-"""A connection of a Kafka client: Kafka's frames outside, our requests inside.
+"""A connection of a Kafka client: Kafka's frames outside, Strandline's requests inside.
 
-Answers leave in the order of the requests. As in Kafka, a request is served when those before it are answered, so that what it
-sees does not depend on their fate; except that Produce requests overlap with Produce requests before them, whose batches are in
-the log by then, and which only wait for followers.
+Answers leave in the order of the requests. As in Kafka, a request is served when all requests before it are answered, so it sees
+their effects. The exception is a Produce request behind Produce requests: the batches of those are already in the log, and wait
+for followers only.
 
-What a peer gets wrong is answered as by Kafka: bytes that are no request, an API or version that is not served, and any request
-before the authentication close the connection; ApiVersions of an unknown version is answered with what is served (KIP-511).
+Mistakes of a client have the same effect as in Kafka. Bytes that are no request, an API or a version that is not served, and any
+request before the authentication close the connection. The response to ApiVersions of an unknown version lists the versions that
+are served (KIP-511).
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class KafkaListener(ConnectionServer, Protocol):
     strandline_address: str
     """Where Strandline's clients reach this broker."""
     kafka_apis: Mapping[int, KafkaApi]
-    """By Kafka's key."""
+    """The APIs that are served, by Kafka's key."""
     unknown_api_versions: KafkaApi
     """Answers ApiVersions in a version that is not served."""
 
 
 class _KafkaFrames(ServerConnection):
-    """How a frame becomes a request, and an answer a frame.
+    """Turns frames into requests, and answers into frames.
 
     `encode` leaves the answer in its call, because another one may have to leave before it (`KafkaConnection.on_answer`)."""
 
@@ -160,8 +161,8 @@ class _KafkaFrames(ServerConnection):
         return []
 
     def _on_bug(self, request: ServerRequest, call: KafkaCall, e: Exception) -> None:
-        """The answer cannot be translated: a bug of this door, unless it is too large. The client would wait for ever, so its
-        connection is closed."""
+        """Close the connection, because the answer is too large or a bug prevents its translation, and the client would wait for
+        it for ever."""
         call.buffers = []
         if isinstance(e, TooLargeError):
             self.close_because(f"the answer to its {call.api.name} request would have {e}", self.client_id)
@@ -186,7 +187,7 @@ class KafkaConnection(BoundedConnection, _KafkaFrames):
         self._calls: dict[int, KafkaCall] = {}
         """The requests whose answers have not left, by number, in their order."""
         self._next: bytearray | None = None
-        """The frame that waits until those are answered."""
+        """The frame that waits until the requests in `_calls` are answered."""
         self._number = 0
         self.is_raw_sasl = False
         """The next frames are tokens of SASL without a head (SaslHandshake version 0)."""

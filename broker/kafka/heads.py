@@ -23,7 +23,7 @@ _TAGGED_RESPONSE_HEAD = Pack(">Iix")
 
 
 CLIENT_ID_MAX = 1024
-"""A longer client id is cut: our other messages, in which it is passed on, have room for so many characters."""
+"""The most characters of a client id; a longer one is cut. Strandline's messages, which pass it on, accept no more."""
 
 
 class RequestHead(NamedTuple):

@@ -1,4 +1,4 @@
-"""A request that the Kafka door makes on behalf of a client, where one call of Kafka needs several of ours.
+"""A request that the broker makes on behalf of a Kafka client, because one request of Kafka's needs several of ours.
 
 It passes the same guards and quotas as a request of the client's own, because it goes through the same handlers."""
 
@@ -15,7 +15,7 @@ from strandline.protocol.rpc.server_connection import ServerRequest
 
 
 class InnerRequest:
-    """Stands in for a `ServerRequest`; its answer is the result of `answer`."""
+    """Replaces a `ServerRequest`: the handler's response becomes the result of the future `answer`, instead of a frame."""
 
     __slots__ = ("_request", "answer", "api_key", "api_version", "body")
 
@@ -43,7 +43,8 @@ class InnerRequest:
 
 
 async def ask(request: ServerRequest, api_key: int, body: Message, api_version: int = 0) -> Any:
-    """The answer of the broker's own handler to a request in the name of the client. Raises the BrokerError of a refusal.
+    """Send a request in the name of the client to this broker's handler, and return its response. Raises the BrokerError of a
+    refusal.
 
     Cancelled when the client's connection is lost, because handlers do not answer requests of lost connections."""
     check_limits(body)

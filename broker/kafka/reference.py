@@ -19,9 +19,9 @@ _INTRODUCTION = """\
 
 Generated from the table of APIs by `python -m strandline.broker.kafka.reference`; do not edit.
 
-What a broker serves on its listeners for Kafka's clients ([Kafka's clients](kafka-clients.md)), and says so in ApiVersions. Keys,
-names and versions are those of Kafka 4.3, whose oldest versions are those of Kafka 2.1. SaslHandshake and SaslAuthenticate are
-served where the listener has SASL.
+The APIs that a broker serves on its listeners for Kafka's clients ([Kafka's clients](kafka-clients.md)), and lists in
+ApiVersions. Keys, names and versions are those of Kafka 4.3, whose oldest versions are those of Kafka 2.1. SaslHandshake and
+SaslAuthenticate are served where the listener has SASL.
 
 | key | API | versions |
 |---:|---|---|
@@ -68,7 +68,7 @@ NOT_SERVED: dict[int, str] = {
     91: _SHARE,
     92: _SHARE,
 }
-"""Key -> why Kafka's clients cannot have it, for the APIs that have no translation."""
+"""Key of an API without a translation -> the reason why it is not served."""
 
 
 def reference() -> str:
@@ -94,7 +94,7 @@ def _not_served() -> Iterator[str]:
 
 
 _CODES = """\
-Kafka's clients get Kafka's codes. Those of Strandline's own never leave through these listeners:
+Kafka's clients get Kafka's codes. Codes that only Strandline has are replaced on these listeners:
 
 | code here | what a Kafka client gets |
 |---|---|

@@ -54,9 +54,10 @@ _ITEMS_MAX = {
     43: 100_000,  # ElectLeaders
     46: 100_000,  # ListPartitionReassignments
 }
-"""Requests that must be served as a whole (others: `slices.py`), and take long for each item. The batch of a commit with so many
-partitions would be larger than Kafka's brokers accept. The controller refuses more than 10,000 changes of one request
-(`controller/request_limits.py`): a reassignment of 10,000 partitions to four brokers has 50,001 items."""
+"""Key -> the most items of a request that must be served as a whole (`slices.py` has the others), and that takes long for each
+item. The batch of a commit with so many partitions would be larger than Kafka's brokers accept. The controller refuses more than
+10,000 changes in one request (`controller/request_limits.py`): a reassignment of 10,000 partitions to four brokers has 50,001
+items."""
 _TIMES = ("timedelta_i32", "timedelta_i64", "datetime_i64")
 _NULLABLE = ("string", "bytes")
 """The primitive kinds that can be null in Kafka. (kio shows a uuid of zeros and a time of -1 as None, too.)"""
@@ -75,7 +76,7 @@ class MessageCodec(NamedTuple):
 
 
 class Schemas:
-    """The messages that were used so far. Each is built at its first use, because there are more than a thousand."""
+    """The codecs of all messages. Each is built at its first use, because there are more than a thousand."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[int, int], MessageCodec] = {}

@@ -1,6 +1,6 @@
-"""A listener of the Kafka door: a `Server` whose connections speak Kafka's protocol, and what it says that it serves.
+"""A listener for Kafka's clients: a `Server` whose connections speak Kafka's protocol.
 
-It advertises the APIs for which the broker has a handler and this door a translation, in the versions that are translated."""
+It advertises the APIs that have both a handler in the broker and a translation here, in the versions that are translated."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class KafkaServer(Server):
 
     context: KafkaContext
     strandline_address = ""
-    """Where Strandline's clients reach this broker, for those that connect here by mistake."""
+    """Where Strandline's clients reach this broker. The error to one that connects here by mistake names it."""
     kafka_apis: Mapping[int, KafkaApi] = KAFKA_APIS
-    """By Kafka's key."""
+    """The APIs with a translation, by Kafka's key."""
     unknown_api_versions: KafkaApi = UNKNOWN_API_VERSIONS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strandline.protocol.rpc.server_connection import Handler, ServerRequest
 
 SLICE = 4_000
-"""Items of a slice: about 20 ms."""
+"""The items of a slice, which take about 20 ms."""
 _LISTS = {
     2: ("topics", "topics"),  # ListOffsets
     3: ("topics", "topics"),  # Metadata
@@ -75,8 +75,9 @@ _ANSWERED_ONCE: dict[int, Callable[[Any], Any]] = {
     42: lambda group_id: group_id,
     65: lambda transactional_id: transactional_id,
 }
-"""APIs that answer an item once, although the request has it several times, and what identifies the item. (A partition that a
-request has twice is refused; here only if it is twice in one slice. To answer such questions twice does no harm.)"""
+"""Key of an API whose response has an item once, even if the request names it several times -> the identity of an item. (Other
+APIs refuse a request that names a partition twice; in slices they refuse it only if both are in one slice, which does no
+harm.)"""
 
 
 def _items(call: KafkaCall, asked: str) -> list[Any]:

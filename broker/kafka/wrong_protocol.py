@@ -1,6 +1,6 @@
-"""A client of Strandline at a listener for Kafka's clients: it is told where the listener is that it wants.
+"""A client of Strandline at a listener for Kafka's clients: the error that it gets names the address of Strandline's listener.
 
-The first byte of its frames is that of a msgpack array, and of no API key of Kafka's.
+The first byte of its frames is that of a msgpack array. No API key of Kafka's begins with this byte.
 """
 
 from __future__ import annotations

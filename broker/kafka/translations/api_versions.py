@@ -1,4 +1,4 @@
-"""ApiVersions: what this door serves.
+"""ApiVersions: the APIs, versions and features that the listener serves.
 
 Version 0 of the body answers any version that is not served, with UNSUPPORTED_VERSION and the versions of this API alone, so that
 the client asks again (KIP-511).

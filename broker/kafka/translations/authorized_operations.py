@@ -1,5 +1,5 @@
-"""The operations that a client may perform on a resource, as a set of bits: bit n for the operation with the number n. Kafka
-answers with it if a client asks for it. Without an authorizer the client may perform all."""
+"""The operations that a client may perform on a resource, as a set of bits: bit n for the operation with the number n. A response
+has the set if the request asks for it. Without an authorizer the client may perform all operations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPERATIONS = {
 
 
 def cluster_operations(call: KafkaCall, is_asked: bool) -> int:
-    """Those on the cluster; none for a client that may not even describe it."""
+    """The operations that the client may perform on the cluster; 0 if it may not even describe the cluster."""
     if not is_asked:
         return NOT_ASKED
     access = access_of(call)

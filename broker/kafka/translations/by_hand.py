@@ -81,8 +81,9 @@ ITEMS_MAX = 100_000
 
 
 def items(count: int, frame: bytearray, at: int, before: int = 0, most: int = ITEMS_MAX) -> range:
-    """The indexes of an array that must not be null, and has at least one byte per item. `before`: how many items of its kind the
-    request has before it. (Requests that are not read by hand are held to the limits of our messages by their decoder.)"""
+    """The indexes of an array that must not be null, and has at least one byte per item. Raises PeerError if it claims more items
+    than its bytes allow, or if the request then has more than `most` items of its kind, `before` of which precede the array.
+    (Requests that are not read by hand have the limits of their messages, which `call.checked` enforces.)"""
     if not 0 <= count <= len(frame) - at:
         raise PeerError(f"an array of {count} items is announced, {len(frame) - at} bytes are left")
     if count + before > most:

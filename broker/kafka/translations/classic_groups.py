@@ -1,19 +1,19 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: members of the classic protocol.
 
-What members and their leader send each other through the coordinator are bytes to this door. Versions differ in this:
+The metadata and the assignments that members and their leader exchange are not decoded here. Versions differ in this:
 
-    JoinGroup 0       has no rebalance timeout; that of the session counts
-    JoinGroup 4       members are told their id, and join again with it (KIP-394)
-    JoinGroup 9       a static leader that returns is told to skip the assignment (KIP-814)
+    JoinGroup 0       has no rebalance timeout; the session timeout replaces it
+    JoinGroup 4       the response gives a new member its id, and the member joins again with it (KIP-394)
+    JoinGroup 9       the response can tell a static leader that returns to skip the assignment (KIP-814)
     SyncGroup 5       must name the protocol
     LeaveGroup 3      names many members, each with an error of its own
 
-Java's consumers take COORDINATOR_LOAD_IN_PROGRESS for a fatal error in answers to Heartbeat and SyncGroup. Kafka answers a
-Heartbeat with NONE then. A SyncGroup is answered with REBALANCE_IN_PROGRESS, because the rebalance ended with the earlier
-coordinator.
+Java's consumers take COORDINATOR_LOAD_IN_PROGRESS for a fatal error in responses to Heartbeat and SyncGroup. While the
+coordinator loads the group, the response to a Heartbeat is NONE, as in Kafka. The response to a SyncGroup is
+REBALANCE_IN_PROGRESS, because the rebalance ended with the previous coordinator.
 
-A JoinGroup that waits when the group gets the newer protocol is to be sent again. Kafka says so with REBALANCE_IN_PROGRESS, which
-ends an aiokafka consumer. COORDINATOR_LOAD_IN_PROGRESS means the same to all clients here, and all know it."""
+If the group changes to the newer protocol while a JoinGroup waits, the member must join again. Kafka's response is
+REBALANCE_IN_PROGRESS, which ends an aiokafka consumer. Here it is COORDINATOR_LOAD_IN_PROGRESS, after which all clients retry."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The cluster: DescribeCluster, DescribeQuorum, UpdateFeatures and UnregisterBroker.
 
-The controllers of a Strandline cluster speak Strandline's protocol only. So the controller that a Kafka client is told of is a
-broker, which forwards what is for the controller; and a client that asks a broker for the addresses of controllers is refused."""
+The controllers of a Strandline cluster speak Strandline's protocol only. So the controller that a response names is a broker,
+which forwards requests to the real controller; and a request for the addresses of the controllers is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from strandline.protocol.messages.cluster import DescribeQuorumRequest, Describe
 from strandline.protocol.messages.common import ZERO_UUID
 
 _BROKERS = 1
-"""The type of endpoints that brokers know."""
+"""Kafka's number for endpoints that are brokers."""
 _CONTROLLERS = 2
 _MISMATCHED_ENDPOINT_TYPE, _UNSUPPORTED_ENDPOINT_TYPE = 114, 115
 """Kafka's codes for a client that asks a broker for controllers, or for something else. They are no codes of ours."""
@@ -37,7 +37,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 def _describe(call: KafkaCall) -> DescribeClusterRequest:
-    """Kafka's clients see fenced brokers only if they ask for them, which they can from version 2 on."""
+    """The response has fenced brokers only if the request asks for them, which is possible from version 2 on."""
     return DescribeClusterRequest(call.fields.get("include_fenced_brokers", False))
 
 
@@ -78,7 +78,8 @@ def _quorum(call: KafkaCall) -> DescribeQuorumRequest:
 
 
 def _described_quorum(call: KafkaCall, body: DescribeQuorumResponse) -> dict[str, Any]:
-    """Only partition 0 of the metadata has a quorum. A client that asks for anything else learns nothing at all."""
+    """The quorum of partition 0 of the metadata topic. If the request names any other partition, all of its partitions get an
+    error."""
     asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in call.fields.topics]
     if asked != [(METADATA_TOPIC, [0])]:
         return _no_quorum(asked)

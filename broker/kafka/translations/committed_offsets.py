@@ -3,7 +3,7 @@
 Topics have names in Kafka's versions below 10, and ids from then on. OffsetFetch of a topic that does not exist is answered with
 "no offset" under a name, as in Kafka, and with UNKNOWN_TOPIC_ID under an id.
 
-    OffsetFetch 1         an error of the group is that of each partition
+    OffsetFetch 1         an error of the group is repeated in each partition
     OffsetFetch 2 to 7    an error of the group is at the top; `topics` null: all offsets of the group
     OffsetFetch 8         many groups
 
@@ -82,7 +82,7 @@ def _commit_answered(call: KafkaCall, body: OffsetCommitResponse) -> dict[str, A
 
 
 def _committed_by_id(call: KafkaCall, rows: Iterable[OffsetCommitPartitionResponse]) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The handler has not been asked about partitions below zero."""
+    """The rows under the ids of their topics. Partitions below zero did not reach the handler, so they get their error here."""
     left = iter(rows)
     for topic in call.fields.topics:
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if call.context.topic_name(topic.topic_id) is None else _UNKNOWN
@@ -116,13 +116,14 @@ def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> di
 
 
 def _may_commit(call: KafkaCall) -> bool:
-    """The right that the handler requires. It has not been asked about a request that is none of ours."""
+    """Whether the client has the right that the handler requires. The handler did not see the request, because it breaks the
+    limits of Strandline's protocol."""
     access = access_of(call)
     return access is None or access.may(READ, GROUP_RESOURCE, call.fields.group_id)
 
 
 def _refused_code(call: KafkaCall, topic: Any, item: Any, code: ErrorCode) -> int:
-    """The error of a partition where that of the request is `code`."""
+    """The error of a partition in a request that is refused with `code`."""
     if code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         return code
     name = call.context.topic_name(topic.topic_id) if call.version >= _HAS_IDS else topic.name
@@ -135,7 +136,7 @@ _HAS_TOP_ERROR = 2
 _MANY_GROUPS = 8
 
 _AS_FETCH_ERROR = {ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_COORDINATOR}
-"""Consumers before 3.9 do not know the first code here, and do not try again (as in Kafka)."""
+"""Consumers before 3.9 do not expect COORDINATOR_NOT_AVAILABLE in this response, and would not retry. Kafka replaces it, too."""
 
 
 def _asked_groups(call: KafkaCall) -> list[Any]:
@@ -157,7 +158,7 @@ def _fetch_group(call: KafkaCall, group: Any) -> OffsetFetchGroup:
 
 
 def _id_of(call: KafkaCall, topic: Any) -> bytes | None:
-    """The id of a topic of the request; None if there is none of its name."""
+    """The id of a topic of the request; None if no topic has the requested name."""
     topic_id: bytes | None = topic.topic_id if call.version >= _HAS_IDS else call.context.topic_id(topic.name)
     return topic_id
 
@@ -189,7 +190,7 @@ def _failed_group(call: KafkaCall, asked: Any, code: int) -> dict[str, Any]:
 
 
 def _all_rows(call: KafkaCall, answer: OffsetFetchGroupResponse) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """All offsets of a group, except those of a topic that is deleted in this moment."""
+    """All offsets of a group, except those of topics that this broker no longer knows."""
     for part in answer.partitions:
         topic = part.topic_id if call.version >= _HAS_IDS else call.context.topic_name(part.topic_id)
         if topic is not None:
@@ -246,7 +247,7 @@ def _fetch_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dic
 
 
 def _delete(call: KafkaCall) -> OffsetDeleteRequest:
-    """Partitions that do not exist are left out, and so are answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    """Partitions that do not exist are left out of the request; `_deleted` gives them UNKNOWN_TOPIC_OR_PARTITION."""
     topics_by_id = call.context.image().topics_by_id
     topics: dict[bytes, list[int]] = {}
     for asked in ask(call, call.fields.topics):

@@ -1,15 +1,15 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources.
 
-The configuration of topics, brokers and groups. Kafka has more types of resources; of those that Strandline lacks:
+The configuration of topics, brokers and groups. Kafka has two more types of resources, which Strandline lacks:
 
     broker loggers      INVALID_REQUEST
     client metrics      nothing is set: described without keys, and every change is refused
 
-A group has the keys `consumer.*`. Kafka's keys `share.*` and `streams.*` are not described, and INVALID_CONFIG to set, because
-there are no such groups; to unset them changes nothing.
+A group has the keys `consumer.*`. There are no share groups and no streams groups. So Kafka's keys `share.*` and `streams.*` are
+not described, to set one is refused with INVALID_CONFIG, and to unset one changes nothing.
 
-AlterConfigs replaces all that is set by what the request names. It becomes the difference to what is set now, as
-IncrementalAlterConfigs; a change by somebody else in between may get lost, which is why Kafka has deprecated it (KIP-339).
+AlterConfigs replaces all values of a resource by those of the request. The broker translates it to IncrementalAlterConfigs with
+the difference to the present values. A concurrent change may get lost, which is why Kafka has deprecated AlterConfigs (KIP-339).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from strandline.protocol.messages.admin import (
 from strandline.protocol.messages.security import DESCRIBE_CONFIGS
 
 BROKER_LOGGER, CLIENT_METRICS = 8, 16
-"""Kafka's numbers of the types of resources that are not there."""
+"""Kafka's numbers of the types of resources that Strandline lacks."""
 _MISSING = (BROKER_LOGGER, CLIENT_METRICS)
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8, "password": 9}
 _THROTTLED = ".replication.throttled."
@@ -60,8 +60,8 @@ _NOT_HERE = {
     "remote.log.delete.on.disable",
     "remote.storage.enable",
 }
-"""Kafka's keys that Strandline lacks. They are never set, so to unset them changes nothing: Kafka's tool for reassignments does
-that to the keys of its throttles after each reassignment. (Kafka says nothing to the deletion of any key; here a mistyped one is
+"""Kafka's keys that Strandline lacks. They are never set, so to unset one changes nothing. Kafka's tool for reassignments unsets
+the keys of its throttles after each reassignment. (Kafka accepts the deletion of any key; here that of a mistyped key is
 refused.)"""
 
 
@@ -69,8 +69,8 @@ refused.)"""
 
 
 def _describe(call: KafkaCall) -> DescribeConfigsRequest:
-    """No key at all asks for all keys, in an empty list as with null. A resource that is named several times is described once:
-    the description takes a thousand times the bytes of the name, and clients know their resources by name."""
+    """An empty list of keys asks for all keys, as null does. A resource that the request names several times is described once: a
+    description has a thousand times the bytes of a name, and clients find a description by the name of its resource."""
     fields = call.fields
     unique: dict[tuple[int, str], Any] = {}
     for resource in fields.resources:
@@ -123,7 +123,7 @@ def _described_config(config: DescribedConfig) -> dict[str, Any]:
 
 
 def config_value(config: DescribedConfig) -> dict[str, Any]:
-    """One key with its value, as CreateTopics shows it, too."""
+    """One key with its value, as the responses of DescribeConfigs and CreateTopics have it."""
     return {
         "name": config.name,
         "value": None if config.is_sensitive else config.value,
@@ -166,12 +166,12 @@ def _changes(call: KafkaCall, resources: list[AlterConfigsResource]) -> Incremen
 
 
 def _of(call: KafkaCall) -> list[Any]:
-    """The resources that the controller is asked about."""
+    """The resources whose changes are sent to the controller."""
     return [resource for resource in call.fields.resources if _problem(resource) is None]
 
 
 def _problem(resource: Any) -> tuple[ErrorCode, str] | None:
-    """Why the controller is not asked about the resource."""
+    """The error of a change that is not sent to the controller; None if it is sent."""
     if resource.resource_type in _MISSING:
         return ErrorCode.INVALID_REQUEST, f"resources of type {resource.resource_type} have no configuration here"
     if len({config.name for config in resource.configs}) < len(resource.configs):
@@ -192,7 +192,7 @@ def _changed(resource: Any, configs: list[AlterableConfig]) -> AlterConfigsResou
 
 
 def _difference(call: KafkaCall, resource: Any) -> list[AlterableConfig]:
-    """The changes that leave exactly what the request names."""
+    """The changes after which the resource has exactly the values of the request."""
     wanted = {config.name: config.value for config in resource.configs}
     present = call.context.image().config(resource.resource_type, resource.resource_name)
     gone = [AlterableConfig(name, CONFIG_DELETE) for name in present if name not in wanted]
@@ -232,8 +232,8 @@ _ALL_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, BROKER_LOGGER, CLIENT_METRICS, RE
 
 
 def _list(call: KafkaCall) -> MetadataRequest:
-    """Metadata has all topics and brokers that the client may see. The groups are those with a value of their own; a client
-    that may list resources sees all of them, as in Kafka. Version 0 asks for client metrics alone."""
+    """Ask the handler of Metadata for the topics and brokers that the client may see. The groups are those with a value of their
+    own; a client with the right to list resources sees all of them, as in Kafka. Version 0 asks for client metrics alone."""
     access = access_of(call)
     if access is not None:
         access.require_cluster(DESCRIBE_CONFIGS)

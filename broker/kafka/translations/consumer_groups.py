@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the newer protocol (KIP-848).
 
-In version 0 of the heartbeat the broker chooses the id of a member that joins. It is derived from what is unique: the broker's
-incarnation, the connection, and the request. It looks like one of Kafka's."""
+In version 0 of the heartbeat the broker chooses the id of a member that joins. The id is derived from values that are unique
+together (the broker's incarnation, the connection, and the request), and has the form of Kafka's ids."""
 
 from __future__ import annotations
 

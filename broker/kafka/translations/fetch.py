@@ -1,19 +1,20 @@
 """Fetch, by hand: the records of an answer are buffers of the log, which are not copied.
 
-Versions below 13 name their topics, and a session of such a version has the names in the client's memory only; ours has ids.
+Versions below 13 name their topics, and the sessions of Strandline have the topics' ids. So the names of a session are in the
+client's memory only:
 
-    a name that does not exist, in a full request           a row with its error; the answer establishes no session, so that
+    a name that does not exist, in a full request           a row with its error; the response establishes no session, so that
                                                             the client names the topic again
     ... that an incremental request adds                    INVALID_FETCH_SESSION_EPOCH: the client begins a new session
-    a topic of the session that is gone, perhaps created    the same, because nothing is left that knows its name
-    again under its name
+    a topic of the session that was deleted, and perhaps    the same, because the broker no longer knows its name
+    created again under its name
 
-A topic that the client may not read is treated alike. Otherwise the session would tell that it exists.
+A topic that the client may not read is treated as one that does not exist. Otherwise the session would reveal that it exists.
 
-Kafka refuses to continue a session with ids that was begun with names, or the other way round (FETCH_SESSION_TOPIC_ID_ERROR). Our
-sessions do not differ, so that both are the same to us.
+Kafka does not continue a session with ids if it began with names, or the reverse (FETCH_SESSION_TOPIC_ID_ERROR). Here all
+sessions have ids, so the client may change between the two.
 
-Followers use the other door: a request that claims to come from one is refused here.
+Followers fetch in Strandline's protocol: a request that claims to come from a follower is refused here.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _NO_SESSION = 0
 
 
 class Asked:
-    """What the answer needs to know of a request that names its topics."""
+    """The parts of a request that its response needs: the names of its topics, and the topics that do not exist."""
 
     __slots__ = ("names", "replica_id", "unknown")
 
@@ -55,7 +56,7 @@ class Asked:
 
 
 _BY_IDS = Asked(_CONSUMER)
-"""Of a consumer's request with ids; it is never changed."""
+"""Shared by all consumer requests with ids: such a request adds nothing to it."""
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
@@ -102,7 +103,8 @@ _PARTITIONS = [
     else (Pack(">iqi"), _partition_3)
     for version in range(LAST + 1)
 ]
-"""By version: the fields of a partition (the log start is for followers), and what makes ours of them."""
+"""By version: the layout of a partition, and the function that makes a FetchPartition of its values. (The log start is for
+followers, and is dropped.)"""
 
 
 def _read(call: KafkaCall, frame: bytearray, at: int) -> FetchRequest:
@@ -235,14 +237,14 @@ def _to_ours(call: KafkaCall) -> FetchRequest:
 
 
 def _names_hidden_topics(call: KafkaCall, asked: Asked) -> bool:
-    """Whether the client may not read one of the topics. A session with it would say that it exists."""
+    """Whether the client may not read one of the topics. A session with such a topic would reveal that it exists."""
     access = access_of(call) if asked.names else None
     return access is not None and not all(access.sees(READ, TOPIC_RESOURCE, name) for name in asked.names.values())
 
 
 def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    """The error at the top. Versions with names have it in each partition, too, because the first ones have no other place; but
-    an error of the session is not one of its partitions."""
+    """The error at the top. Versions with names repeat it in each partition, because the first versions have no other place for
+    it; an error of the session is at the top only."""
     body: FetchRequest = call.fields
     topics: list[Any] = []
     if call.version < _FIRST_WITH_IDS and code not in SESSION_ERRORS:

@@ -40,11 +40,11 @@ Topic = tuple[bytes, list[FetchPartitionResponse]]
 
 
 _CONVERGING = FetchPartitionResponse(b"", 0).diverging_epoch
-"""The default of a row, which has nothing to tell in its tagged fields if it has no error either."""
+"""The default of a row. A row with it and without an error has no tagged fields."""
 
 
 class _Shape(NamedTuple):
-    """How a version writes its rows."""
+    """The layout of the rows, in one version of the API."""
 
     is_flexible: bool
     has_sessions: bool
@@ -151,7 +151,7 @@ def _write_one(call: KafkaCall, body: FetchResponse, records: Records) -> list[B
 
 
 def _by_topic(rows: Sequence[FetchPartitionResponse]) -> list[Topic]:
-    """The rows under their topics. A topic may come twice, if there are rows of others in between; so it may in Kafka."""
+    """The rows under their topics. A topic occurs twice if there are rows of other topics in between, as in Kafka."""
     topics: list[Topic] = []
     last = None
     for row in rows:
@@ -163,7 +163,7 @@ def _by_topic(rows: Sequence[FetchPartitionResponse]) -> list[Topic]:
 
 
 def _names(call: KafkaCall, topics: list[Topic], is_flexible: bool) -> list[bytes] | None:
-    """The names of topics, as they are written; None if one of them is not known any more."""
+    """The encoded names of the topics; None if this broker no longer knows one of them."""
     found = []
     for topic_id, _ in topics:
         name = call.notes.names.get(topic_id) or call.context.topic_name(topic_id)
@@ -182,7 +182,7 @@ def _add_row(
     out: bytearray,
     buffers: list[Buffer],
 ) -> bytearray:
-    """Append a row to `out`, which becomes one of the buffers if records follow. Returns what to append to after it."""
+    """Append a row to `out`, which becomes one of the buffers if the row has records. Returns the bytearray for the next row."""
     if shape.has_log_start:
         out += shape.row.pack(row.partition, code, row.high_watermark, row.last_stable_offset, row.log_start_offset)
     else:
@@ -216,7 +216,7 @@ def _code(call: KafkaCall, row: FetchPartitionResponse) -> int:
     elif code == ErrorCode.UNKNOWN_TOPIC_ID:
         code = code_by_id(call, row.topic_id, code, READ)
     if code == ErrorCode.KAFKA_STORAGE_ERROR and call.version <= _LAST_WITHOUT_STORAGE_ERROR:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # those clients do not know the other code, and look for another leader now
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # KAFKA_STORAGE_ERROR is unknown to these clients; now they look for the leader
     return kafka_code(code)
 
 

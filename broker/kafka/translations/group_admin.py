@@ -1,8 +1,8 @@
-"""ListGroups, DescribeGroups and DeleteGroups: what an operator asks of groups of both protocols.
+"""ListGroups, DescribeGroups and DeleteGroups: requests of operators about groups of both protocols.
 
-DescribeGroups describes groups of the classic protocol. One that does not exist, or has the newer protocol, is
-GROUP_ID_NOT_FOUND from version 6 on, and before that a group in the state Dead, which is no error. A group that is named twice
-is described twice."""
+DescribeGroups describes groups of the classic protocol. The response for a group that does not exist, or has the newer protocol,
+is GROUP_ID_NOT_FOUND from version 6 on. Below that it is a group in the state Dead, which is no error. A group that the request
+names twice is described twice."""
 
 from __future__ import annotations
 

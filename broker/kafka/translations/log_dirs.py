@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: the disks of the broker that is asked."""
+"""DescribeLogDirs and AlterReplicaLogDirs: the log directories of the broker that gets the request."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _serve(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitab
 
 
 def _missing(call: KafkaCall, body: MetadataRequest) -> list[str]:
-    """The names of the topics to create. Those that the client may not describe are not even looked up."""
+    """The names of the topics to create. A topic that the client may not describe is not created."""
     if not call.context.auto_create_topics or not call.fields.get("allow_auto_topic_creation", True):
         return []
     names = [t.name for t in body.topics or () if t.name is not None and call.context.topic_id(t.name) is None]
@@ -83,8 +83,8 @@ async def _create_first(request: ServerRequest, call: KafkaCall, handler: Handle
 
 
 async def _create(request: ServerRequest, call: KafkaCall, names: list[str]) -> dict[str, int]:
-    """Create topics with the cluster's defaults, and internal ones as their coordinators do. Returns what each name is answered
-    with, until the topic is known here."""
+    """Create topics with the cluster's defaults, and internal topics as their coordinators do. Returns the error code of each
+    name, which the client gets until this broker knows the topic."""
     internal = call.context.internal_topics
     topics = [internal[name].creatable() if name in internal else CreatableTopic(name) for name in names]
     try:
@@ -102,7 +102,7 @@ _FINAL = (
     ErrorCode.INVALID_CONFIG,
     ErrorCode.POLICY_VIOLATION,
 )
-"""Why a topic was not created, and will not be when the client asks again."""
+"""Errors of a creation that a retry would not remove."""
 
 
 def _until_known(code: int) -> int:
@@ -124,7 +124,8 @@ def _to_kafka(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
 
 
 def _code(call: KafkaCall, topic: MetadataTopic) -> int:
-    """A topic that is missing: whether it will be there soon, cannot be there, or must not be asked for."""
+    """The error code of a topic. That of a topic that does not exist says whether it will exist soon, has an impossible name, or
+    is hidden from the client."""
     name = topic.name
     if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or name is None:
         return topic.error_code
@@ -152,7 +153,7 @@ def _topic(call: KafkaCall, topic: MetadataTopic) -> dict[str, Any]:
 
 
 def partition_fields(partition: MetadataPartition) -> dict[str, Any]:
-    """The fields of a partition, as DescribeTopicPartitions has them, too."""
+    """The fields of a partition that Metadata and DescribeTopicPartitions have in common."""
     return {
         "error_code": partition.error_code,
         "partition_index": partition.partition,
@@ -165,7 +166,8 @@ def partition_fields(partition: MetadataPartition) -> dict[str, Any]:
 
 
 def controller_of(call: KafkaCall, alive: list[int]) -> int:
-    """The broker to which a client sends what is for the controller: this one, or another one that is alive. Each forwards it."""
+    """The broker that clients take for the controller: this broker, or another one that is alive. Each broker forwards requests
+    to the real controller."""
     own = call.connection.server.node_id
     return own if own in alive else next(iter(alive), -1)
 

@@ -5,8 +5,8 @@ ListOffsets has timestamps with a meaning of their own, each since some version:
     -1 latest    -2 earliest    -3 record with the newest timestamp (7)    -4 earliest that is local (8)
     -5 newest that is in tiered storage (9)    -6 earliest that is not there yet (11)
 
-There is no tiered storage here, so that -4 is -2, and -5 and -6 are answered with offset -1, as by Kafka without it. Any other
-negative timestamp, or one that the version does not have, is answered with UNSUPPORTED_VERSION.
+There is no tiered storage here. So -4 means the same as -2, and the response to -5 and -6 is offset -1, as in a Kafka without
+tiered storage. The response to any other negative timestamp, or to one that the version lacks, is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.codec import Fields
-from strandline.broker.kafka.translations.topics_by_name import Asked, answered, ask, by_topic, code_by_name, code_of_door
+from strandline.broker.kafka.translations.topics_by_name import Asked, answered, ask, by_topic, code_by_name, code_unless_denied
 from strandline.controller.metadata.topic_names import name_problem
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -71,7 +71,8 @@ def _is_supported(call: KafkaCall, timestamp: int) -> bool:
 
 
 def _our_timestamp(timestamp: int) -> int:
-    """A lookup in tiered storage needs the leader, too: it is asked for another offset."""
+    """The timestamp to look up. A lookup in tiered storage becomes one of the earliest offset, so that the leader checks it, too;
+    the offset found is not sent."""
     return EARLIEST_TIMESTAMP if timestamp == _EARLIEST_LOCAL or timestamp in _OF_TIERED_STORAGE else timestamp
 
 
@@ -83,7 +84,9 @@ def _listed(call: KafkaCall, body: ListOffsetsResponse) -> dict[str, Any]:
     rows = []
     for asked, row in answered(call, body.partitions):
         if row is None:
-            code = _UNKNOWN if not asked.topic_id else code_of_door(call, asked.name, ErrorCode.UNSUPPORTED_VERSION, DESCRIBE)
+            code = (
+                _UNKNOWN if not asked.topic_id else code_unless_denied(call, asked.name, ErrorCode.UNSUPPORTED_VERSION, DESCRIBE)
+            )
             rows.append((asked.name, _offset_row(call, asked, code)))
         elif row.error_code or asked.item.timestamp in _OF_TIERED_STORAGE:
             rows.append((asked.name, _offset_row(call, asked, row.error_code)))
@@ -123,7 +126,7 @@ def _all(call: KafkaCall, name_field: str = "name", items_field: str = "partitio
 
 
 def _epochs(call: KafkaCall) -> OffsetForLeaderEpochRequest:
-    """Kafka's replicas and clients ask the same question."""
+    """Requests of replicas and of consumers have the same response, so each is translated as a consumer's."""
     found = ask(call, call.fields.topics, "topic")
     partitions = [
         OffsetForLeaderPartition(id_, item.partition, _epoch(item), max(item.leader_epoch, -1)) for _, id_, item, _ in found
@@ -158,7 +161,8 @@ def _epochs_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> di
 # -- DeleteRecords ----------------------------------------------------------------------------------------------------
 
 _DISK_MS = 1000
-"""Our brokers answer when the new start is on the disk. Kafka's do not wait for that, so clients may give them no time at all."""
+"""The least timeout. Strandline responds when the new log start is on the disk. Kafka does not wait for that, so its clients may
+set a timeout of 0."""
 
 
 def _deletions(call: KafkaCall) -> DeleteRecordsRequest:
@@ -168,7 +172,7 @@ def _deletions(call: KafkaCall) -> DeleteRecordsRequest:
 
 
 def _each_once(call: KafkaCall) -> list[Fields]:
-    """The topics with each partition once: of one that is named several times, the last offset counts and is answered."""
+    """The topics with each partition once. If the request names a partition several times, the last offset counts."""
     topics: dict[str, dict[int, Any]] = {}
     for topic in call.fields.topics:
         topics.setdefault(topic.name, {}).update((item.partition_index, item) for item in topic.partitions)
@@ -179,7 +183,7 @@ def _deleted(call: KafkaCall, body: DeleteRecordsResponse) -> dict[str, Any]:
     rows = []
     for asked, row in answered(call, body.partitions):
         if row is None:
-            code = _UNKNOWN if not asked.topic_id else code_of_door(call, asked.name, ErrorCode.OFFSET_OUT_OF_RANGE, DELETE)
+            code = _UNKNOWN if not asked.topic_id else code_unless_denied(call, asked.name, ErrorCode.OFFSET_OUT_OF_RANGE, DELETE)
             rows.append((asked.name, _deletion_row(call, asked, code)))
         else:
             rows.append((asked.name, _deletion_row(call, asked, row.error_code, row.low_watermark)))
@@ -227,7 +231,7 @@ def _initialized(call: KafkaCall, body: InitProducerIdResponse) -> dict[str, Any
 
 
 def _init_code(call: KafkaCall, code: int) -> int:
-    """Clients that use the first versions do not know PRODUCER_FENCED."""
+    """The error code as the version knows it: clients that use the first versions do not know PRODUCER_FENCED."""
     is_unknown = code == ErrorCode.PRODUCER_FENCED and call.version < _FIRST_WITH_FENCED
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 
@@ -240,7 +244,7 @@ def _init_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict
 
 
 def _producers(call: KafkaCall) -> DescribeProducersRequest:
-    """Our handler answers about each partition once."""
+    """The handler gets each partition once, even if the request names it several times."""
     found = dict.fromkeys((asked.topic_id, asked.item) for asked in ask(call, call.fields.topics, "name", "partition_indexes"))
     return DescribeProducersRequest([DescribeProducersPartition(*key) for key in found])
 

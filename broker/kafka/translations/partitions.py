@@ -31,7 +31,7 @@ _NO_PARTITION: dict[str, Any] = {
 
 
 def _below_zero(topics: Iterable[Any] | None) -> Iterator[tuple[Any, int]]:
-    """The items of a request that the handler is not asked about: topics, and numbers below zero."""
+    """The partitions of a request that the handler does not get, because their numbers are below zero: (topic, number)."""
     for topic in topics or ():
         for item in topic.partitions:
             number = number_of(item)
@@ -53,7 +53,7 @@ def _elect(call: KafkaCall) -> ElectLeadersRequest:
 
 
 def _elected(call: KafkaCall, body: ElectLeadersResponse) -> dict[str, Any]:
-    """Without a list of partitions, those that needed no election are left out."""
+    """The results of the elections. If the request asked for all partitions, those that needed no election are left out."""
     rows = [
         (row.topic, {"partition_id": row.partition, "error_code": row.error_code, "error_message": row.error_message})
         for row in body.results

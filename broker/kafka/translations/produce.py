@@ -9,9 +9,10 @@ What a handler of ours does not know is answered here, as Kafka does:
 
 With acks=0 there is no response. Any error closes the connection, so that the producer notices it.
 
-A sequence below the expected one that is none of the last five batches is DUPLICATE_SEQUENCE_NUMBER to our clients, and fails the
-batch: for OUT_OF_ORDER_SEQUENCE_NUMBER they would send it once more with another number (`client/producer/partition_queue.py`).
-Kafka's brokers answer the latter to both. Its clients may take the former for success.
+A batch whose sequence is below the expected one, and which is none of the producer's last five batches, is rejected with
+DUPLICATE_SEQUENCE_NUMBER if the producer is a client of Strandline: at OUT_OF_ORDER_SEQUENCE_NUMBER it would send the batch again
+under another sequence (`client/producer/partition_queue.py`). Kafka's clients may take DUPLICATE_SEQUENCE_NUMBER for success.
+They get OUT_OF_ORDER_SEQUENCE_NUMBER, as from Kafka's brokers.
 
 From version 12 on, the leader adds its partitions to the transaction itself (TV2 of KIP-890).
 """
@@ -38,7 +39,7 @@ from strandline.broker.kafka.translations.by_hand import (
     text,
     uuid,
 )
-from strandline.broker.kafka.translations.topics_by_name import code_by_id, code_by_name, code_of_door
+from strandline.broker.kafka.translations.topics_by_name import code_by_id, code_by_name, code_unless_denied
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
@@ -52,24 +53,25 @@ FIRST_FLEXIBLE, FIRST_WITH_IDS, FIRST_TV2 = 9, 13, 12
 _FIRST_WITH_ZSTD, _FIRST_ABORTABLE = 7, 11
 _ACKS_NONE = 0
 _OURS_TV1, _OURS_TV2 = 3, 4
-"""Our versions of Produce in a transaction."""
+"""Strandline's versions of Produce: with transactions of version 1 and of version 2."""
 
 _ACKS_AND_TIMEOUT = Pack(">hi")
 _PEEK = Pack(">8xi4xb4xh")
-"""The length of a batch, its format, and its attributes."""
+"""Of a record batch: its length, its magic (format), and its attributes."""
 _LENGTH_PREFIX, _SHORTEST_LENGTH = 12, 14
 _MAGIC, _ZSTD, _CODEC, _TRANSACTIONAL = 2, 4, 7, 0x10
 
 
 class Early(NamedTuple):
-    """The answer for a partition that never reaches the handler."""
+    """The error of a partition that never reaches the handler."""
 
     code: ErrorCode
     message: str | None = None
 
 
 _ITEMS_MAX = 30_000
-"""Topics, and partitions: the smallest batches of so many take two megabytes, twice of what producers send at once by default."""
+"""The most topics of a request, and the most partitions. The smallest batches for so many partitions have two megabytes, twice
+the default `max.request.size` of producers."""
 _UNKNOWN = Early(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -79,12 +81,12 @@ list of partitions."""
 
 
 class Asked(NamedTuple):
-    """What the response repeats of the request."""
+    """The parts of the request that its response repeats."""
 
     topics: list[Topic]
     start: bytes = b""
-    """Of a request for one partition: the bytes from the count of topics to the count of partitions, with which its response
-    begins, too."""
+    """Only of a request for one partition: the bytes from the count of topics to the count of partitions. The response begins
+    with the same bytes."""
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ _PARTITION_3 = Pack(">iii")
 _PARTITION_9 = Pack(">Bi")
 """Count of partitions, the first one, and the size of its records (3)."""
 _ROOM = 60
-"""A batch has more bytes than this. What is shorter is read as any other request."""
+"""Every record batch has more bytes than this. `_read_any` reads requests that are shorter."""
 
 
 def _read_one_flexible(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest | None:
@@ -123,7 +125,7 @@ def _read_one_flexible(call: KafkaCall, frame: bytearray, at: int) -> ProduceReq
 
 
 def _read_one_classic(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest | None:
-    """As `_read_one_flexible`."""
+    """The same as `_read_one_flexible`, for versions with the classic encoding."""
     if len(frame) < at + _ROOM:
         return None
     transactional_id, acks, timeout_ms, topics, size = _START_3.unpack_from(frame, at)
@@ -147,8 +149,9 @@ def _one(
     acks: int,
     timeout_ms: int,
 ) -> ProduceRequest | None:
-    """The request for one partition. `places`: of the start of topics, of the name, its end, and the end of the count of
-    partitions; `partition`: its index, and where its records begin and end."""
+    """The request for one partition; None if the partition has an early answer. `places`: the offsets of the topics, of the
+    topic's name, of its end, and of the end of the count of partitions. `partition`: its index, and where its records begin and
+    end."""
     start, name_at, name_end, start_end = places
     index, records_at, end = partition
     key: str | bytes
@@ -233,7 +236,7 @@ def _read_partitions(
 
 
 def _early(version: int, frame: bytearray, at: int, size: int, transactional_id: str | None) -> Early | None:
-    """Why Kafka refuses the records of a partition, before it looks at the log."""
+    """The error with which Kafka rejects the records of a partition before it looks at the log; None if it does not."""
     if size < _PEEK.size:
         return Early(ErrorCode.INVALID_RECORD, "the request has no record batch for the partition")
     length, magic, attributes = _PEEK.unpack_from(frame, at)
@@ -249,7 +252,8 @@ def _early(version: int, frame: bytearray, at: int, size: int, transactional_id:
 
 
 def _to_ours(call: KafkaCall) -> ProduceRequest:
-    """A transactional batch has the request refused as a whole, if there is no transactional id with whose right to write it."""
+    """Reject the whole request if it has a transactional batch and no transactional id: the right to write such a batch belongs
+    to its transactional id."""
     for _, _, early in call.notes.topics:
         for code, message in early.values():
             if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
@@ -282,7 +286,7 @@ _ENDS = {3: b"", 8: b"\0\0\0\0\xff\xff", FIRST_FLEXIBLE: b"\1\0\0"}
 
 
 class _Shape(NamedTuple):
-    """How a version writes a response without errors."""
+    """The layout of a response without errors, in one version of the API."""
 
     is_flexible: bool
     has_log_start: bool
@@ -364,7 +368,7 @@ def _topic(key: str | bytes, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _early_row(call: KafkaCall, key: str | bytes, index: int, answer: Early) -> ProducePartitionResponse:
     code, message = answer
-    if isinstance(key, str) and code_of_door(call, key, code, WRITE) != code:
+    if isinstance(key, str) and code_unless_denied(call, key, code, WRITE) != code:
         code, message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
     return ProducePartitionResponse(b"", index, code, error_message=message)
 
@@ -389,7 +393,8 @@ _OF_COORDINATOR = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""The coordinator could not be asked about a partition. Kafka's producers know another error after which they only try again."""
+"""The transaction coordinator did not add the partition to the transaction, for a reason that passes. Kafka's producers get
+NOT_ENOUGH_REPLICAS instead, after which they only retry."""
 
 
 def _code(call: KafkaCall, key: str | bytes, code: int) -> int:

@@ -20,7 +20,7 @@ from strandline.protocol.messages.security import (
 
 
 def _describe(call: KafkaCall) -> DescribeUserScramCredentialsRequest:
-    """No user at all asks for all users, as does null."""
+    """An empty list of users asks for all users, as null does."""
     users = call.fields.users
     return DescribeUserScramCredentialsRequest([user.name for user in users] if users else None)
 

@@ -29,7 +29,7 @@ PAGE_MAX = 2000
 
 
 def _to_ours(call: KafkaCall) -> MetadataRequest:
-    """No name at all asks for all topics. The cursor must be at one of the names."""
+    """An empty list of names asks for all topics. The cursor must be at one of the names."""
     names, cursor = dict.fromkeys(topic.name for topic in call.fields.topics), call.fields.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the partition of the cursor is negative")

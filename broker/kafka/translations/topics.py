@@ -68,7 +68,8 @@ def _created(call: KafkaCall, body: CreateTopicsResponse) -> dict[str, Any]:
 
 
 def _creation(call: KafkaCall, topic: CreatableTopicResult, configs: _Configs) -> dict[str, Any]:
-    """With the topic's configuration, for those who may see it; null and an error code for the others (KIP-525)."""
+    """The row of a created topic: with its configuration if the client may see that, else with null and an error code
+    (KIP-525)."""
     access = access_of(call)
     may_see = access is None or access.sees(DESCRIBE_CONFIGS, TOPIC_RESOURCE, topic.name)
     has_configs = may_see and not topic.error_code

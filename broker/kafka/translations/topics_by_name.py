@@ -1,10 +1,10 @@
-"""Topics that a request names: ours have ids.
+"""Requests that name their topics, where requests in Strandline's protocol have the topics' ids.
 
-A name that does not exist never reaches a handler: its items are answered with UNKNOWN_TOPIC_OR_PARTITION. Kafka looks at the
-rights of the client first, and does not say whether a topic exists to those who have none on its name. So a client without the
-right gets TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not (`code_by_name`). Our handlers may answer
-UNKNOWN_TOPIC_ID for a topic that was found by its name: it was deleted meanwhile, or is hidden from the client. A client that
-knows names gets the same two codes then.
+A name that does not exist never reaches a handler: the items under it get UNKNOWN_TOPIC_OR_PARTITION. Kafka checks the rights of
+the client first, so that a client without a right on the name does not learn whether the topic exists. So a client without the
+right gets TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not (`code_by_name`). A handler may answer
+UNKNOWN_TOPIC_ID for a topic whose name was found: the topic has been deleted since, or is hidden from the client. A client that
+names topics gets one of the same two codes then.
 
     names of the request --resolve, ask--> items with ids --handler--> rows --answered, by_topic--> rows under names
 """
@@ -35,7 +35,7 @@ def resolve(call: KafkaCall, names: Iterable[str]) -> dict[str, bytes]:
 
 
 def code_by_name(call: KafkaCall, name: str, code: int, operation: int) -> int:
-    """The error of an item that was asked for by the name of its topic. `operation`: the right that it needs."""
+    """The error code of an item that the request has under a topic's name. `operation`: the right that the item needs."""
     if code not in _UNKNOWN:
         return code
     access = access_of(call)
@@ -44,16 +44,16 @@ def code_by_name(call: KafkaCall, name: str, code: int, operation: int) -> int:
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def code_of_door(call: KafkaCall, name: str, code: int, operation: int) -> int:
-    """The error of an item that the door answers itself, whatever it is: to a client without the right, it would say that there
-    is such a topic."""
+def code_unless_denied(call: KafkaCall, name: str, code: int, operation: int) -> int:
+    """The error code of an item that does not reach the handler. A client without the right gets TOPIC_AUTHORIZATION_FAILED
+    instead, because any other code would reveal that the topic exists."""
     is_denied = code_by_name(call, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operation) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_denied else code
 
 
 def judged_first(call: KafkaCall, name: str, number: int, operation: int) -> int:
-    """The error of a partition at which Kafka stops before it looks at the member or the producer: the client has no right to the
-    topic, or there is no such partition. 0 if there is none."""
+    """The error code of a partition that Kafka finds before it checks the member or the producer: the client lacks the right on
+    the topic, or there is no such partition. NONE otherwise."""
     access, topic = access_of(call), call.context.image().topic(name)
     if access is not None and not access.may(operation, TOPIC_RESOURCE, name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -62,8 +62,9 @@ def judged_first(call: KafkaCall, name: str, number: int, operation: int) -> int
 
 
 def code_by_id(call: KafkaCall, topic_id: bytes, code: int, operation: int) -> int:
-    """The error of an item that was asked for by the id of its topic. Who knows the id is told that the right is missing, as by
-    Kafka: librdkafka waits in silence at UNKNOWN_TOPIC_ID, when the right is taken away."""
+    """The error code of an item that the request has under a topic's id. A client that knows the id of a topic, and lacks the
+    right on it, gets TOPIC_AUTHORIZATION_FAILED, as in Kafka: at UNKNOWN_TOPIC_ID, librdkafka would wait silently after the right
+    is revoked."""
     name = call.context.topic_name(topic_id)
     if code != ErrorCode.UNKNOWN_TOPIC_ID or name is None:
         return code
@@ -83,7 +84,7 @@ def access_of(call: KafkaCall) -> Access | None:
 
 
 class _Sender(NamedTuple):
-    """The sender of a request, as `Access` looks at it."""
+    """The sender of a request, with the fields that `Access` reads."""
 
     principal: Principal
     client_host: str
@@ -103,7 +104,7 @@ class Asked(NamedTuple):
     """Empty: there is no such topic, or no such partition, because its number is below zero."""
     item: Any
     is_passed: bool
-    """Whether the handler is asked about it."""
+    """Whether the item is in the request that the handler gets."""
 
 
 def ask(
@@ -113,8 +114,8 @@ def ask(
     items_field: str = "partitions",
     leave_out: Callable[[Any], bool] = lambda item: False,
 ) -> list[Asked]:
-    """The partitions of a request that the handler is asked about, in their order: those of topics that exist, unless `leave_out`
-    says that the door answers the item itself. All of them are kept in `call.notes` for `answered`."""
+    """The partitions of a request that the handler gets, in their order: those of topics that exist, except where `leave_out` is
+    true. All partitions, with and without handler, are kept in `call.notes` for `answered`."""
     topics = list(topics)
     ids = resolve(call, (getattr(topic, name_field) for topic in topics))
     call.notes = notes = []
@@ -138,20 +139,20 @@ def number_of(item: Any) -> int:
 
 
 def existing(numbers: Iterable[int]) -> list[int]:
-    """The numbers that can be those of partitions. Our handlers would refuse the whole request because of the others."""
+    """The numbers that are not below zero. A handler would refuse the whole request because of the others."""
     return [number for number in numbers if number >= 0]
 
 
 def answered(call: KafkaCall, rows: Iterable[Any]) -> Iterator[tuple[Asked, Any]]:
-    """The partitions of the request, each with its row of our response, which has them in the same order; None if the handler was
-    not asked."""
+    """The partitions of the request, each with its row of the handler's response, which has the same order; None in place of a
+    row if the handler did not get the partition."""
     left = iter(rows)
     for asked in call.notes:
         yield asked, next(left) if asked.is_passed else None
 
 
 def by_topic(rows: Iterable[tuple[Any, dict[str, Any]]], name_field: str = "name", rows_field: str = "partitions") -> list[Any]:
-    """Rows of partitions under their topics, which come in the order of their first rows."""
+    """Rows of partitions, grouped by topic. The topics are in the order of their first rows."""
     topics: dict[Any, list[dict[str, Any]]] = {}
     for name, row in rows:
         topics.setdefault(name, []).append(row)

@@ -1,7 +1,7 @@
-"""DescribeTransactions, ListTransactions and WriteTxnMarkers: what an operator asks about transactions (KIP-664).
+"""DescribeTransactions, ListTransactions and WriteTxnMarkers: requests of operators about transactions (KIP-664).
 
-An operator ends a transaction that hangs with a marker of its own (`kafka-transactions abort`), for which it needs ALTER on the
-cluster. The brokers send their markers to each other at the other door."""
+An operator aborts a hanging transaction with a marker (`kafka-transactions abort`), and needs the right ALTER on the cluster for
+that. Brokers send markers to each other in Strandline's protocol."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _listed(call: KafkaCall, body: ListTransactionsResponse) -> dict[str, Any]:
 
 
 def _write(call: KafkaCall) -> WriteTxnMarkersRequest:
-    """A topic that does not exist stays out, and its partitions are answered here."""
+    """Topics that do not exist are left out of the request; `_marked` gives their partitions UNKNOWN_TOPIC_OR_PARTITION."""
     call.notes = [[(topic, call.context.topic_id(topic.name)) for topic in marker.topics] for marker in call.fields.markers]
     return WriteTxnMarkersRequest(
         [

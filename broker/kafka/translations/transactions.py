@@ -1,10 +1,10 @@
-"""Transactions: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit, and what operators ask about them.
+"""Transactions: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit.
 
-Whether a producer has the transactions of KIP-890 (TV2) is seen from the version of its request: EndTxn and TxnOffsetCommit from
-5 on (and Produce from 12 on). Such a producer sends no AddPartitionsToTxn. Its versions from 4 on are for brokers, which use the
-other door.
+The version of a request shows whether the producer has the transactions of KIP-890 (TV2): it has if EndTxn and TxnOffsetCommit
+have version 5 or newer, and Produce 12 or newer. Such a producer sends no AddPartitionsToTxn. Kafka's versions of
+AddPartitionsToTxn from 4 on are for brokers, which send it in Strandline's protocol here.
 
-Codes that a version does not know are answered as Kafka does: PRODUCER_FENCED and TRANSACTION_ABORTABLE have older names."""
+A version that does not know PRODUCER_FENCED or TRANSACTION_ABORTABLE gets an older code instead, as from Kafka."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def _version(call: KafkaCall) -> int:
 
 
 def _require_transaction(call: KafkaCall, transactional_id: str, group_id: str | None = None) -> None:
-    """The rights that the handler requires, where it is not asked. Otherwise its error would tell which topics exist."""
+    """Require the rights that the handler would require, for a request that does not reach it. Without this check, the error of
+    the request would reveal which topics exist."""
     access = access_of(call)
     if access is None:
         return
@@ -101,7 +102,7 @@ def _add(call: KafkaCall) -> AddPartitionsToTxnRequest:
 
 
 def _serve_add(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
-    """All partitions are added, or none: if a topic does not exist, or is internal, the coordinator is not asked."""
+    """Add all partitions or none: if a topic does not exist, or is internal, the request does not reach the coordinator."""
     request.body = _add(call)
     if all(asked.is_passed for asked in call.notes):
         return handler(request)
@@ -161,7 +162,7 @@ def _serve_offsets(request: ServerRequest, call: KafkaCall, handler: Handler) ->
 
 
 async def _create_and_add_offsets(request: ServerRequest, call: KafkaCall, handler: Handler) -> None:
-    """The client tries again until the topic is there."""
+    """Create the topic, then serve the request. Until this broker knows the topic, the client gets an error and retries."""
     with suppress(BrokerError):
         await inner_request.ask(request, apis.FIND_COORDINATOR, FindCoordinatorRequest([call.fields.group_id], KEY_TYPE_GROUP))
     result = handler(request)
@@ -223,7 +224,7 @@ def _commit(call: KafkaCall) -> TxnOffsetCommitRequest:
 
 
 def _serve_commit(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
-    """If no topic of the request exists, the coordinator is not asked."""
+    """Serve the request, unless none of its topics exists: then it does not reach the coordinator."""
     request.body = _commit(call)
     if request.body.partitions or not call.notes:
         return handler(request)
@@ -248,7 +249,7 @@ def _commit_code(call: KafkaCall, code: int) -> int:
 
 
 def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    if code == ErrorCode.INVALID_REQUEST:  # The handler has not been asked about a request that is none of ours.
+    if code == ErrorCode.INVALID_REQUEST:  # It breaks a limit of Strandline's protocol, so the handler did not see it.
         try:
             _require_transaction(call, call.fields.transactional_id, call.fields.group_id)
         except BrokerError as e:
@@ -268,7 +269,7 @@ _OF_REQUEST = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.GROUP_
 
 
 def _commit_refused_code(call: KafkaCall, name: str, number: int, code: ErrorCode) -> int:
-    """The error of a partition where that of the request is `code`."""
+    """The error of a partition in a request that is refused with `code`."""
     if code in _OF_REQUEST:
         return code
     return judged_first(call, name, number, READ) or _commit_code(call, code)
