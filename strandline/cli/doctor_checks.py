@@ -162,6 +162,8 @@ def _controllers(facts: Facts) -> Iterator[Finding]:
     if facts.cluster is None:
         return
     quorum = facts.quorum
+    if quorum is None and "quorum" in facts.denied:
+        return
     if quorum is None or quorum.leader_id < 0:
         advice = "start the controllers: a majority of them has to run"
         yield Finding("controllers", Level.problem, "the quorum of controllers has no leader that answers", advice)
@@ -181,6 +183,13 @@ def _controllers(facts: Facts) -> Iterator[Finding]:
     if not silent:
         text = f"{_count(len(quorum.voters), 'controller')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
         yield Finding("controllers", Level.ok, text)
+
+
+def _rights(facts: Facts) -> Iterator[Finding]:
+    advice = "use the client properties of an administrator (--client-config)"
+    for reason in dict.fromkeys(facts.denied.values()):
+        yield Finding("rights", Level.warning, f"not everything could be checked: {reason}", advice)
+        advice = ""
 
 
 # -- the nodes --------------------------------------------------------------------------------------------------------------
@@ -205,7 +214,9 @@ def _why_no_page(facts: Facts, broker_id: int) -> str:
     page = facts.pages.get(broker_id)
     if page is not None:
         return f"its HTTP at {page.address} does not answer ({page.error})"
-    return "it did not answer" if facts.broker_configs.get(broker_id) is None else "it serves no HTTP (http.listener)"
+    if facts.broker_configs.get(broker_id) is not None:
+        return "it serves no HTTP (http.listener)"
+    return "its configuration may not be read" if "configuration" in facts.denied else "it did not answer"
 
 
 def _disks(facts: Facts) -> Iterator[Finding]:
@@ -223,7 +234,7 @@ def _disks(facts: Facts) -> Iterator[Finding]:
                 advice = "add space, lower retention, or move replicas (`strandline log-dirs move`)"
                 yield Finding("disks", Level.problem if free < FREE_BYTES_MIN else Level.warning, text, advice)
     silent = [i for i, dirs in facts.log_dirs.items() if dirs is None]
-    if silent:
+    if silent and "quorum" not in facts.denied:  # Both need DESCRIBE on the cluster.
         advice = "look at its log, or at `strandline node list` for a local cluster"
         yield Finding("disks", Level.warning, f"{_named('broker', silent)} did not answer about its log directories", advice)
     lagging = _lagging(facts)
@@ -397,6 +408,7 @@ CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     _bootstrap,
     _listeners,
     _kafka,
+    _rights,
     _controllers,
     _nodes,
     _replication,

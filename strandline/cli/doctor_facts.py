@@ -97,6 +97,9 @@ class Facts:
     unclean_elections: Sequence[UncleanElection] = ()
     pages: dict[int, NodePage] = field(default_factory=dict)
     """By broker, for those whose HTTP address is known."""
+    denied: dict[str, str] = field(default_factory=dict)
+    """By question that the cluster refuses to answer ("quorum", "configuration", ...): the right that the user lacks, as a
+    sentence."""
 
     def value(self, broker_id: int, key: str) -> str | None:
         """A value of a broker's configuration; None if it is not known."""

@@ -52,9 +52,15 @@ async def _look_with_admin(facts: Facts, bootstrap: str) -> None:
         facts.cluster_error = str(e)
 
 
-async def _or_none(question: Coroutine[Any, Any, T]) -> T | None:
+async def _or_none(facts: Facts, about: str, question: Coroutine[Any, Any, T]) -> T | None:
+    """The answer; None if there is none. If the user lacks the right to ask, `facts.denied` says so."""
+    from strandline.client import AuthorizationFailed
+
     try:
         return await question
+    except AuthorizationFailed as e:
+        facts.denied[about] = str(e)
+        return None
     except StrandlineError:
         return None
 
@@ -65,8 +71,10 @@ async def _nodes(facts: Facts, admin: Admin, security: ClientSecurity) -> None:
     brokers = facts.cluster.brokers
     ids = [b.broker_id for b in brokers]
     ports = asyncio.gather(*(try_port(b.host, b.port, security) for b in brokers))
-    configs = asyncio.gather(*(_or_none(admin.describe_configs("broker", i, timeout_ms=TIMEOUT_MS)) for i in ids))
-    dirs = _or_none(admin.describe_log_dirs(ids, timeout_ms=TIMEOUT_MS))
+    configs = asyncio.gather(
+        *(_or_none(facts, "configuration", admin.describe_configs("broker", i, timeout_ms=TIMEOUT_MS)) for i in ids)
+    )
+    dirs = _or_none(facts, "log directories", admin.describe_log_dirs(ids, timeout_ms=TIMEOUT_MS))
     found_ports, found_configs, found_dirs = await asyncio.gather(ports, configs, dirs)
     facts.advertised = dict(zip(ids, found_ports, strict=True))
     facts.broker_configs = dict(zip(ids, found_configs, strict=True))
@@ -95,17 +103,20 @@ def _http_address(host: str, listener: str) -> str:
 
 
 async def _topics(facts: Facts, admin: Admin) -> None:
-    facts.topics = await _or_none(admin.describe_topics(timeout_ms=TIMEOUT_MS))
+    facts.topics = await _or_none(facts, "topics", admin.describe_topics(timeout_ms=TIMEOUT_MS))
     for topic in (facts.topics or ())[:TOPICS_MAX]:
-        configs = await _or_none(admin.describe_configs("topic", topic.name, timeout_ms=TIMEOUT_MS))
+        configs = await _or_none(facts, "topic configuration", admin.describe_configs("topic", topic.name, timeout_ms=TIMEOUT_MS))
         if configs is not None:
             facts.topic_configs[topic.name] = configs
-    facts.unclean_elections = await _or_none(admin.describe_unclean_elections(timeout_ms=TIMEOUT_MS)) or ()
+    facts.unclean_elections = (
+        await _or_none(facts, "unclean elections", admin.describe_unclean_elections(timeout_ms=TIMEOUT_MS)) or ()
+    )
 
 
 async def _control(facts: Facts, admin: Admin) -> None:
     facts.quorum, facts.features = await asyncio.gather(
-        _or_none(admin.describe_quorum(timeout_ms=TIMEOUT_MS)), _or_none(admin.describe_features(timeout_ms=TIMEOUT_MS))
+        _or_none(facts, "quorum", admin.describe_quorum(timeout_ms=TIMEOUT_MS)),
+        _or_none(facts, "features", admin.describe_features(timeout_ms=TIMEOUT_MS)),
     )
     voters = [v for v in (facts.quorum.voters if facts.quorum else ()) if v.host]
     ports: list[Port] = list(await asyncio.gather(*(try_port(v.host, v.port) for v in voters)))

@@ -109,7 +109,7 @@ def describe(
 
 def _described(found: list[GroupState], remarks: list[str], members: bool, state: bool) -> View:
     document = {"groups": [each.document for each in found]}
-    known = [each for each in found if each.exists]
+    known = [each for each in found if each.is_known]
     parts: list[Table | str]
     if state:
         parts = [Table(STATE_COLUMNS, [each.state_row() for each in known], spare=("EPOCH", "TYPE"))]

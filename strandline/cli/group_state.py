@@ -55,6 +55,11 @@ class GroupState:
         return code_of(self.description.error) != ErrorCode.GROUP_ID_NOT_FOUND or bool(self.lag.partitions)
 
     @property
+    def is_known(self) -> bool:
+        """Whether there is anything to show of the group: its description, or committed offsets."""
+        return self.description.error is None or bool(self.lag.partitions)
+
+    @property
     def problems(self) -> list[str]:
         """What is not known of the group."""
         if not self.exists:

@@ -42,12 +42,12 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Form.tab
 
 
 async def _ask(bootstrap: str) -> View:
-    from strandline.client import Admin, NoBrokersAvailable
+    from strandline.client import Admin, AuthorizationFailed, NoBrokersAvailable
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         try:
             return _view(await admin.describe_quorum(timeout_ms=TIMEOUT_MS))
-        except NoBrokersAvailable:
+        except (AuthorizationFailed, NoBrokersAvailable):
             raise
         except StrandlineError as e:
             # The leader of the quorum describes it. Without one, no node knows how far the others are.

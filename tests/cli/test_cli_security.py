@@ -247,3 +247,18 @@ def test_commands_in_the_folder_of_a_secure_cluster_need_no_options(secure: Up) 
     choice = local_cluster(secure.folder)
     assert choice is not None
     assert choice.client_config == found["client_config"]
+
+
+@pytest.mark.processes
+def test_missing_right_is_not_reported_as_a_broken_cluster(secure: Up) -> None:
+    """A user without rights on the cluster learns which right it lacks, and not that the controllers are down."""
+    at = ("-b", secure.bootstrap, "--client-config", secure.ready["client_configs"]["producer"])
+    quorum = run("quorum", "describe", *at)
+    assert (quorum.code, "lacks the right DESCRIBE on CLUSTER" in quorum.err, "leader" in quorum.err) == (1, True, False)
+    doctor = run("doctor", *at, "--json")
+    assert [each for each in doctor.json()["findings"] if each["level"] == "problem"] == []
+    assert "lacks the right DESCRIBE on CLUSTER" in doctor.out
+    assert "did not answer" not in doctor.out
+    group = run("group", "describe", "billing", *at)
+    assert (group.code, group.out) == (1, "")
+    assert "billing is not known completely: " in one_sentence(group)
