@@ -168,10 +168,13 @@ class BrokerLifecycle:
             self._wake.set()
         await self.registered.wait()
 
+    def is_unfenced_in(self, image: MetadataImage) -> bool:
+        """Whether this process is unfenced, according to an image."""
+        broker = image.brokers.get(self._broker_id)
+        return broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
+
     def _update_ready(self) -> None:
-        broker = self._image.brokers.get(self._broker_id)
-        unfenced_in_image = broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
-        if self.core.state is State.RUNNING and unfenced_in_image:
+        if self.core.state is State.RUNNING and self.is_unfenced_in(self._image):
             if not self.ready.is_set():
                 logger.info("broker.unfenced", broker_id=self._broker_id, broker_epoch=self.broker_epoch)
             self.ready.set()

@@ -44,7 +44,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The logs are recovered, the listeners serve, the periodic tasks run, and the controller has given a broker epoch."""
+    """The logs are recovered, the listeners serve (but not those for Kafka's clients), the periodic tasks run, and the controller
+    has given a broker epoch."""
 
     opened: Opened
     broker_epoch: int

@@ -1,8 +1,8 @@
 """A broker process: its start and its stop, step by step. `wiring.py` puts the parts together, `phases.py` names the phases.
 
 Start: claim the data directories, bind the ports, ask the controllers for the cluster id, format fresh directories, recover the
-logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it names, be unfenced. `start`
-returns when the controller has registered the broker; `ready` is set when it is unfenced.
+logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it names, be unfenced, listen for
+Kafka's clients. `start` returns when the controller has registered the broker; `ready` is set when it is unfenced.
 
 Stop: hand over the leaders (controlled shutdown), answer the waiting requests, write the checkpoints, flush, close, and write the
 clean-shutdown marker with the broker epoch. A process that ends without these steps has crashed, and the next start treats it as
@@ -98,6 +98,7 @@ class BrokerServer:
             self._apply_to_replicas,
             self._apply_to_fetchers,
             self.link.lifecycle.on_metadata,
+            self._serve_kafka_once_unfenced,
         ]
         self.ready = self.link.lifecycle.ready
         """Set while the broker is unfenced."""
@@ -109,6 +110,10 @@ class BrokerServer:
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
         """The listeners with the ports that were bound."""
+        self._waiting_servers: list[Server] = []
+        """The listeners for Kafka's clients, until they serve."""
+        self._serving: asyncio.Task[None] | None = None
+        """Lets the waiting listeners serve; None before."""
         self._timers = Timers()
         self._stopped = False
 
@@ -209,6 +214,13 @@ class BrokerServer:
             if after is not None and (before is None or before.broker_epoch != after.broker_epoch):
                 self.fetchers.hurry(broker_id)
 
+    def _serve_kafka_once_unfenced(self, delta: MetadataDelta) -> None:
+        """Accept Kafka's clients when this broker's metadata first show it as unfenced, as a broker of Kafka does. Before, the
+        answer to Metadata would lack this broker, and librdkafka gives up brokers that are missing there."""
+        if self._waiting_servers and self.lifecycle.is_unfenced_in(delta.image):
+            servers, self._waiting_servers = self._waiting_servers, []
+            self._serving = asyncio.get_running_loop().create_task(_serve(servers))
+
     # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -299,19 +311,21 @@ class BrokerServer:
         return end_of_iteration
 
     async def _listen(self, opened: Opened) -> tuple[Listener, ...]:
-        """Accept connections; returns the listeners to advertise."""
+        """Accept connections, but none of Kafka's clients yet; returns the listeners to advertise."""
         handlers = broker_handlers(self.config, opened, self.link, self._doors)
         log_settings(self.config.security)
         follow_limits(opened.dynamic_config, self._servers, self.addresses)
         advertised = self._advertised()
         tell_addresses(self._servers, advertised, self.config)
         for server in self._servers:
-            if self.config.speaks_kafka(server.listener_name):
-                use_context(server, self.config, self.link, handlers.rights, self.wall_clock_ms)
             server.cluster_id = self.config.cluster_id
             server.handlers.update(handlers.by_api)
             server.on_connection_lost = handlers.on_connection_lost
-            await server.serve()
+            if self.config.speaks_kafka(server.listener_name):
+                use_context(server, self.config, self.link, handlers.rights, self.wall_clock_ms)
+                self._waiting_servers.append(server)
+            else:
+                await server.serve()
         opened.quotas.serve(self._servers)
         return advertised
 
@@ -435,6 +449,9 @@ class BrokerServer:
 
     async def _close_network(self, drain_ms: int = DRAIN_MS) -> None:
         self._timers.cancel()
+        self._waiting_servers.clear()
+        if self._serving is not None:
+            self._serving.cancel()
         if self.opened is not None:
             self.opened.fetchers.close()
             self.opened.group_lag.stop()
@@ -485,6 +502,11 @@ class BrokerServer:
     @property
     def _named_dirs(self) -> str:
         return ", ".join(self.config.data_dirs)
+
+
+async def _serve(servers: Sequence[Server]) -> None:
+    for server in servers:
+        await server.serve()
 
 
 __all__ = ["BrokerServer"]

@@ -90,6 +90,8 @@ class Server:
         """Accepted connections that are closed."""
         self.bytes_in = 0
         self.bytes_out = 0
+        self.is_serving = False
+        """Whether connections are accepted; stays True when the server stops."""
         self.is_stopping = False
         self._connections_max = limits.max_connections
         self._ids = count(1) if connection_ids is None else connection_ids
@@ -147,6 +149,7 @@ class Server:
         """Accept connections on the address of `bind`."""
         assert self._listener is not None
         await self._listener.start_serving()
+        self.is_serving = True
         self._schedule_sweep()
 
     async def stop(self, drain_ms: int = 0) -> None:

@@ -54,15 +54,16 @@ class InsideNodes(Nodes):
         return self.takes_part(node)
 
     def takes_part(self, node: int) -> bool:
-        """Whether the node is ready. A broker must also know every broker that is awake as unfenced, so that a client gets
-        complete metadata from it."""
+        """Whether the node is ready. A broker must also accept Kafka's clients, if it has a listener for them, and know every
+        broker that is awake as unfenced, so that a client gets complete metadata from it."""
         server = self.server(node)
         if server is None or not server.ready.is_set():
             return False
         if node not in self.broker_ids:
             return self.controller() is not None
         brokers = server.metadata.image.brokers
-        return all(n in brokers and not brokers[n].fenced for n in self.broker_ids if self.is_awake(n))
+        serves = all(listener.is_serving for listener in server.servers)
+        return serves and all(n in brokers and not brokers[n].fenced for n in self.broker_ids if self.is_awake(n))
 
     def _active(self) -> int | None:
         """Id of the active controller; if several consider themselves active, the one with the highest epoch."""

@@ -7,9 +7,9 @@ A topic that does not exist is created if the client allows it and `auto.create.
 client. Until this broker knows it, and while it cannot be created for a reason that passes, it is answered with
 LEADER_NOT_AVAILABLE, and the client asks again.
 
-A broker that starts does not know the cluster yet. Below version 13 an answer has no place for this error, and an answer without
-brokers would say that there are none (librdkafka gives up those that it knows). So the connection is closed: a broker of Kafka
-opens its port only later."""
+A broker that does not know the cluster yet answers with an error, for which there is no place below version 13. An answer without
+brokers would say that there are none (librdkafka gives up those that it knows), so the connection is closed. A broker that starts
+accepts Kafka's clients only later (`broker/process/server.py`)."""
 
 from __future__ import annotations
 
