@@ -1,8 +1,8 @@
-"""The group coordinator: the members of consumer groups, what they may read, and how far they have read.
+"""The group coordinator: the members of consumer groups, their partitions, and their committed offsets.
 
-A group belongs to one partition of the internal topic `__consumer_offsets`, and the leader of that partition is its coordinator;
-what all kinds of coordinators share is in `broker/coordination/`. Everything that must survive a fail-over is a record there, in
-Kafka's bytes (`records/`), so Kafka's tools read it. The rooms, from the inside out:
+A group belongs to one partition of the internal topic `__consumer_offsets`, and the leader of that partition is its coordinator.
+State that must survive a fail-over is in the records of this partition, in Kafka's bytes (`records/`), so that Kafka's tools can
+read it. Code that all kinds of coordinators share is in `broker/coordination/`. The rooms, from the inside out:
 
     records/        the records: their types, and Kafka's bytes for them
     offsets.py      the committed offsets of all groups of one partition; offset_table.py keeps them, pending_offsets.py
@@ -11,19 +11,19 @@ Kafka's bytes (`records/`), so Kafka's tools read it. The rooms, from the inside
     classic/        groups of the classic protocol: join, sync, heartbeat, leave
     migration/      groups that change between the two protocols while they have members
     shard.py        the groups and offsets of one partition: a state machine that turns requests into records and replies
-    loader.py       reads a partition's records when its leadership arrives
-    coordinator.py  the shell: it carries out what a shard decides
-    handlers.py     which request goes to which shard, and the form of its answer
+    loader.py       reads a partition's records when this broker becomes its leader
+    coordinator.py  the shell: it carries out the decisions of the shards
+    handlers.py     the handlers of requests: they pass each to its shard, and build the response
     txn_offset_commits.py   asks the transaction coordinator before offsets are stored in a transaction
     member_connections.py   refuses late requests of members, on connections that they have given up
-    metrics.py      what is counted; census.py counts the groups by state
-    lag.py          how far groups lag behind; lag_monitor.py asks the leaders, lag_handler.py answers
+    metrics.py      the counters; census.py counts the groups by state
+    lag.py          the lag of groups; lag_monitor.py asks the leaders, lag_handler.py answers
 
 **The cores decide, the shell acts.** A decision is a `Result` (`result.py`): records and replies. The shell appends the records
-to the partition, has the shard replay them, and sends the replies when the high watermark has passed all that the shard knows.
-State that must survive changes only by replaying records; after an append that fails, nothing has changed. A new coordinator
+to the partition, lets the shard replay them, and sends the replies when the high watermark has passed all records that the shard
+has replayed. State that must survive changes only by replay; after an append that fails, nothing has changed. A new coordinator
 replays the same records with the same code.
 
-A shard lives as long as one leader epoch of its partition. What was appended and not committed when the leadership ends is
-dropped with the shard; the next coordinator loads what is in the log.
+A shard lives as long as one leader epoch of its partition. When the leadership ends, the shard is dropped, with the records that
+are not committed; the next coordinator loads the records of its own log.
 """

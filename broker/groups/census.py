@@ -1,8 +1,8 @@
-"""How many groups there are of each type and state, for a scrape of the metrics.
+"""Counts the groups of each type and state, for a scrape of the metrics.
 
-No group counts itself on the path of a request: its state is looked up when it is counted. A broker with many groups counts them
-in slices, which begin with a scrape, so that no scrape stops the event loop; the scrape has the numbers of the count before.
-(Apache Kafka counts once a minute.)
+Requests do not update the counts: a count looks at the state of each group. A scrape starts a count. If there are many groups,
+the count runs in slices, so that it does not block the event loop, and the scrape gets the numbers of the previous count. (Apache
+Kafka counts once a minute.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GroupCensus:
 
     def _begin(self) -> None:
         shards = list(self._shards())
-        # Ids that have nothing but offsets: each of a group that has offsets, too, is taken off when the group is counted.
+        # The ids that have offsets. When a group with offsets is counted, its id is subtracted; ids with offsets only remain.
         self._counting = StateCounts({(CLASSIC, EMPTY): sum(shard.offsets.group_count for shard in shards)})
         self._left = iter([(shard, group) for shard in shards for group in shard.groups])
         self._count_slice()

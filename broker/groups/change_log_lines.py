@@ -1,7 +1,7 @@
-"""The log lines about groups: who has come, who was removed and why, and each new assignment.
+"""The log lines about groups: members that join or change their subscription, members that are removed, and new assignments.
 
-They are read off the records of a decision that was appended, so a load logs nothing. Clients can cause them as often as they
-like: of each group there is at most one line of a kind per second, with a count of the lines that were left out.
+The lines follow from the records of an appended decision, so a load logs nothing. Clients can cause them as often as they like,
+so each group has at most one line of a kind per second, with a count of the lines that were left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INTERVAL_S = 1.0
 
 
 class ChangeLogLines:
-    """Logs what decisions change."""
+    """Logs the changes of decisions."""
 
     def __init__(self) -> None:
         self._limits = LineLimits(INTERVAL_S)

@@ -1,5 +1,5 @@
-"""The shell of the group coordinator: `Coordinator` with what is peculiar to groups: deadlines, changes of the topics that groups
-read, and replies that wait for other members.
+"""The shell of the group coordinator. It adds to `Coordinator`: deadlines, changes of the topics that groups read, and replies
+that wait for other members.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
     # -- leadership ---------------------------------------------------------------------------------------------------
 
     def apply_delta(self, delta: MetadataDelta) -> None:
-        """Also tell all shards what has changed in the topics that groups read, and in the groups' own configuration."""
+        """Apply changed metadata, also to the groups' own configuration, and notify all shards of changed topics."""
         self.settings.apply_delta(delta, self.host.now())
         super().apply_delta(delta)
         if self.is_stopped:
@@ -112,7 +112,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         return RequestContext(asker, client_id, client_host, self.host.now(), self.host.wall_clock_ms())
 
     def decide(self, group_id: str, decide: Callable[[GroupShard], Result]) -> None:
-        """Have the shard of a group decide, and carry that out. Raises the `BrokerError` of the request."""
+        """Let the shard of a group decide a request, and apply the decision. Raises the `BrokerError` of the request."""
         active = self.shard_of(group_id)
         result = decide(active.shard)
         error = self._apply(active, result)
@@ -120,9 +120,9 @@ class GroupCoordinator(Coordinator[GroupShard]):
             raise error
 
     def end_transaction(self, number: int, marker: WritableTxnMarker, now_ms: int) -> tuple[Partition, int]:
-        """Write a marker to a partition, and put the producer's pending offsets there in force, or drop them. Returns the
-        partition, and the high watermark that commits the marker. The errors are those of a partition's leader, which the
-        transaction coordinator knows."""
+        """Append a transaction marker to a partition of `__consumer_offsets`, and commit the producer's pending offsets there, or
+        drop them. Returns the partition, and the high watermark at which the marker is committed. Raises the errors of a
+        partition's leader, because the transaction coordinator handles those."""
         try:
             active = self.shard_at(number)
         except BrokerError as e:
@@ -136,20 +136,21 @@ class GroupCoordinator(Coordinator[GroupShard]):
         return active.partition, active.known_end
 
     def static_member(self, group_id: str, instance_id: str) -> str | None:
-        """The id of the group's member with this instance id; None if there is none, or if this broker does not coordinate it."""
+        """The id of the group's member with this instance id; None if there is none, or if this broker does not coordinate the
+        group."""
         with suppress(BrokerError):
             group = self.shard_of(group_id).shard.groups.get(group_id)
             return None if group is None else group.static_members.get(instance_id)
         return None
 
     def on_member_connection_lost(self, group_id: str, member_id: str) -> None:
-        """The peer closed the connection on which this member sent its last heartbeat."""
+        """Shorten the session of a member whose peer closed the connection of its last heartbeat."""
         with suppress(BrokerError):
             active = self.shard_of(group_id)
             active.shard.consumer.on_connection_lost(group_id, member_id, self.host.now())
             self._arm(active)
 
-    # -- carrying out -------------------------------------------------------------------------------------------------
+    # -- decisions ----------------------------------------------------------------------------------------------------
 
     def _apply_all(self, active: ActiveGroups, results: Iterable[Result]) -> None:
         for result in results:
@@ -159,7 +160,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         self._arm(active)
 
     def _apply(self, active: ActiveGroups, result: Result) -> BrokerError | None:
-        """Carry out a decision; returns the error of its append."""
+        """Apply a decision: append its records, and send its replies. Returns the error of the append."""
         error = self._append(active, result) if result.records else None
         if error is not None:
             send([(asker, error) for asker, _ in result.replies])
@@ -177,7 +178,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         return error
 
     def _append(self, active: ActiveGroups, result: Result) -> BrokerError | None:
-        """Append the records and have the shard replay them; returns the error, after which nothing has changed."""
+        """Append the records, and let the shard replay them. Returns the error of the append, after which nothing has changed."""
         log_, records, began = active.leader_state.log, result.records, self.host.stopwatch()
         now_ms, transaction = self.host.wall_clock_ms(), result.transaction
         try:
@@ -199,7 +200,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
 
     def _on_append_failed(self, active: ActiveGroups, error: BrokerError) -> None:
         if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
-            return  # A producer that was fenced is told so; nothing is wrong here.
+            return  # The producer is fenced and gets this error; the append itself has no problem to log.
         suppressed = self._limits.admit("append", self.host.now())
         if suppressed is not None:
             logger.warning("groups.append_failed", **active.partition.fields, reason=str(error), **suppressed.fields)
@@ -221,7 +222,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
 
 
 def _builder_in(transaction: InTransaction, log_: Log) -> BatchBuilder:
-    """The sequences continue those of the log: the producer counts none for its offsets."""
+    """A builder whose sequences continue those of the log, because the producer does not number its offset commits."""
     return BatchBuilder(*transaction, log_.producers.next_sequence(*transaction), is_transactional=True)
 
 

@@ -1,8 +1,9 @@
 """The deadlines of one shard: sessions that end, rebalances that have waited long enough. A core without a clock.
 
-A deadline has a key, so that it can be moved and cancelled. Sessions are extended with every heartbeat, so that must be cheap: a
-move to a later time changes one dict entry. The heap keeps the earlier time until it comes up, and then has the key again. A move
-to an earlier time, and a cancellation, leave a void entry in the heap, which is dropped when it comes up.
+A deadline has a key, so that it can be moved and cancelled. Every heartbeat extends a session, so a move to a later time must be
+cheap: it changes one dict entry. The heap keeps the entry with the earlier time; when that time is reached, a new entry with the
+later time replaces it. A move to an earlier time, and a cancellation, leave a void entry in the heap, which is dropped when its
+time is reached.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from heapq import heappop, heappush
 from strandline.broker.groups.result import Result
 
 Action = Callable[[float, int], Result | None]
-"""What a deadline decides, from the loop's time and the wall clock in ms. It is called with no request in progress."""
+"""Returns the decision of a deadline that is due. Arguments: the loop's time, and the wall clock in ms. No request is in progress
+when it is called."""
 
 
 class Deadlines:
@@ -49,14 +51,14 @@ class Deadlines:
         self._actions.pop(key, None)
 
     def next_due(self) -> float | None:
-        """When the next deadline may be due: at or before the earliest one; None if there is none."""
+        """A time at or before the earliest deadline; None if there is no deadline."""
         heap = self._heap
         while heap and self._is_void(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
 
     def expire(self, now: float, now_ms: int) -> Iterator[Result]:
-        """The decisions of all deadlines that are due, one after the other: each is called when the one before it was used."""
+        """The decisions of all deadlines that are due. The caller applies each before it takes the next one."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             entry = heappop(heap)

@@ -1,12 +1,13 @@
-"""The settings of each group: its own values from the metadata log, and else those of the broker.
+"""The settings of each group: its own values from the metadata log, or else those of the broker.
 
-A group's coordinator asks for them at each use, so a change acts from the next heartbeat or assignment on. The controller has
-checked a value when it was set; this broker may have other bounds in its file, or a newer one. Then the nearest value that it
-allows is in effect, as in Kafka. If no heartbeat would fit in the session, the interval is a third of it; Kafka only warns.
+A group's coordinator looks them up at each use, so a change takes effect with the next heartbeat or assignment. The controller
+checks a value when it is set, but the configuration file of this broker may have other bounds. Then the nearest value within
+these bounds is in effect, as in Kafka. If the heartbeat interval is not shorter than the session, it is a third of the session;
+Kafka only warns.
 
-A member that was told a session relies on it until it learns that the session has become shorter. A coordinator knows what it has
-told (`member_timers.py`). One that takes over does not, so each broker remembers the longer session for as long as it lasts
-(`session_to_resume_ms`).
+A member relies on the session timeout of its last response until it learns that the timeout has become shorter. A coordinator
+knows which timeouts it has sent (`member_timers.py`). A coordinator that takes over does not, so each broker remembers the longer
+session for as long as a member may rely on it (`session_to_resume_ms`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ logger = get_logger(__name__)
 
 
 class GroupSettings(NamedTuple):
-    """What is in effect for a group. The fields are in the order of `GROUP_CONFIGS`."""
+    """The values in effect for a group. The fields are in the order of `GROUP_CONFIGS`."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -49,8 +50,8 @@ class GroupConfigManager:
         return self._own.get(group_id, self._default)
 
     def session_to_resume_ms(self, group_id: str, now: float) -> int:
-        """The longest session that an earlier coordinator may have told a member that relies on it now: the present one, or the
-        one before, as far as this broker has seen."""
+        """The longest session on which a member may rely now, because a previous coordinator has sent it: the present session, or
+        the one before it, as far as this broker has seen it."""
         longer_ms, until = self._longer.get(group_id, (0, now))
         present_ms = self.of(group_id).session_timeout_ms
         return max(present_ms, longer_ms) if until > now else present_ms

@@ -1,8 +1,8 @@
-"""Which request goes to which shard of the group coordinator, and the form of its answer.
+"""The handlers of group requests: they pass each request to the shards of its groups, and build the response.
 
-A request about one group is decided by the shard of the group. A request about many groups has an answer for each: a group whose
-coordinator is another broker, or which does not exist, gets its error there. Such an answer is sent when every shard that has a
-part in it has committed what it knew.
+The shard of a group decides a request about that group. The response to a request about many groups has a part for each: a group
+whose coordinator is another broker, or which does not exist, has its error there. The broker sends such a response when each
+shard that contributes a part has committed all records that the part depends on.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class GroupHandlers:
     """Answers the group requests of a broker, except FindCoordinator."""
 
     def __init__(self, coordinator: GroupCoordinator, is_trusted: Callable[[float], bool], adder: Adder | None = None) -> None:
-        """`is_trusted`: whether this process was not paused for so long that others may have taken over (`PauseDetector`).
-        `adder`: adds partitions to transactions; None: there are no transactions."""
+        """`is_trusted`: false if this process was paused for so long that other brokers may have taken over its groups
+        (`PauseDetector`). `adder`: adds partitions to transactions; None: there are no transactions."""
         self._coordinator = coordinator
         self._is_trusted = is_trusted
         self._in_transactions = TxnOffsetCommits(coordinator, adder, self._context, is_trusted)
         self._connections: dict[tuple[str, str], ServerConnection] = {}
-        """(group, member) -> the connection of its last heartbeat that was accepted, for members that return at once. The tag of
-        a connection contains the members for which it stands here."""
+        """(group, member) -> the connection of the last heartbeat that was accepted, for members that return at once. The tag of
+        a connection contains the members that have it here."""
         self._of_heartbeats = MemberConnections()
         self._of_commits = MemberConnections()
 
@@ -110,7 +110,7 @@ class GroupHandlers:
         assert isinstance(body, ConsumerGroupHeartbeatRequest)
         self._of_heartbeats.check(request.connection, body.group_id, body.member_id)
         self._decide(request, body.group_id, lambda shard, context: shard.consumer.heartbeat(body, context))
-        # Not before: heartbeats that are refused, of groups that do not exist, would fill the memory.
+        # Only after the decision: heartbeats of groups that do not exist are refused, and would fill the memory.
         if body.returns_at_once:
             self._note_connection(body, request.connection)
 
@@ -147,8 +147,8 @@ class GroupHandlers:
             _members_of(connection)[member] = None
 
     def on_connection_lost(self, connection: ServerConnection) -> None:
-        """A connection is closed. If its peer closed it, and members sent their last heartbeats on it, their processes may have
-        ended."""
+        """Forget a connection that is closed. If its peer closed it, the processes of the members that sent their last heartbeats
+        on it may have ended, and the coordinator shortens their sessions."""
         if connection.tag is None:
             return
         members, connection.tag = _members_of(connection), None
@@ -191,7 +191,7 @@ class GroupHandlers:
         else:
             self._coordinator.read_committed(active, asker, partial(active.shard.fetch_offsets, asked))
 
-    # -- looking at groups --------------------------------------------------------------------------------------------
+    # -- requests of operators ----------------------------------------------------------------------------------------
 
     def list_groups(self, request: ServerRequest) -> None:
         body = request.body
@@ -247,7 +247,7 @@ class GroupHandlers:
 
 
 def _members_of(connection: ServerConnection) -> dict[tuple[str, str], None]:
-    """The members that sent their last heartbeats on this connection, as (group, member). They are its tag."""
+    """The members that sent their last heartbeats on this connection, as (group, member). The connection's tag keeps them."""
     if not isinstance(connection.tag, dict):
         connection.tag = {}
     return connection.tag

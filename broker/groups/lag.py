@@ -1,4 +1,4 @@
-"""How far the groups of this broker lag behind, in records and in seconds: the core of `lag_monitor.py`.
+"""The lag of the groups of this broker, in records and in seconds: the core of `lag_monitor.py`.
 
 The lag in records is the high watermark of the partition's leader minus the committed offset, as every client counts it, and not
 below 0. The lag in seconds is the age of the oldest committed record that the group has not read; 0 if there is none, and None if
@@ -30,7 +30,7 @@ UNKNOWN_MS = -1
 Key = tuple[str, str, int]
 """Group, topic and partition."""
 Questions = dict[int, dict[TopicIdPartition, OffsetLagPartition]]
-"""What to ask each leader."""
+"""Leader -> partition -> the offsets to look up there."""
 Answers = Mapping[TopicIdPartition, OffsetLagPartitionResponse]
 
 
@@ -82,9 +82,9 @@ class LagTable:
         self.lags: dict[Key, OffsetLag] = {}
         """The largest lags of the last round, the largest first."""
         self.omitted = 0
-        """How many smaller ones the last round has left out."""
+        """The number of smaller lags that the last round left out."""
         self.unknown = 0
-        """How many offsets the last round could not measure."""
+        """The number of offsets that the last round could not measure."""
         self.complete_at: float | None = None
         """When the last round ended, on the loop's clock; None before the first one."""
         self._round = _Round()
@@ -94,7 +94,7 @@ class LagTable:
         self._round = _Round()
 
     def questions(self, positions: Iterable[Position], image: MetadataImage) -> Questions:
-        """What the leaders must be asked to measure these. A partition without a leader is left out."""
+        """The requests to the leaders that are necessary to measure these positions. A partition without a leader is left out."""
         wanted: dict[int, dict[TopicIdPartition, dict[int, None]]] = {}
         for position in positions:
             key = (position.topic_id, position.partition)
@@ -110,7 +110,8 @@ class LagTable:
         return known is None or known.position != position or known.oldest_ms == UNKNOWN_MS
 
     def measure(self, positions: Iterable[Position], asked: Questions, answers: Answers, now: float, now_ms: int) -> None:
-        """Add positions to the round, with what the leaders said. `now`: the loop's time; `now_ms`: the wall clock."""
+        """Measure positions by the answers of their leaders, and add the lags to the round. `now`: the loop's time; `now_ms`: the
+        wall clock."""
         offsets = {key: question.offsets for of_leader in asked.values() for key, question in of_leader.items()}
         for position in positions:
             key = (position.topic_id, position.partition)
@@ -152,14 +153,14 @@ class LagTable:
                 heappushpop(heap, entry)
 
     def publish(self, now: float) -> None:
-        """The round has measured all offsets."""
+        """End the round, which has measured all offsets: its results replace those of the round before."""
         largest_first = sorted(self._round.heap, key=lambda entry: (-entry[0], entry[1]))
         self.lags = {key: lag for _, key, lag in largest_first}
         self.omitted, self.unknown, self.complete_at = self._round.omitted, self._round.unknown, now
         self.begin()
 
     def clear(self) -> None:
-        """Forget all results: nothing is measured any more."""
+        """Forget all results, because the rounds have ended."""
         self.lags, self.omitted, self.unknown, self.complete_at = {}, 0, 0, None
         self.begin()
 

@@ -1,8 +1,8 @@
-"""Serving DescribeOffsetLag: the leader of a partition says how far readers at some offsets lag behind.
+"""Serves DescribeOffsetLag: the leader of a partition measures the lag of readers at some offsets.
 
-The high watermark is the one that ListOffsets answers with: a new leader that does not know yet what is committed says
-OFFSET_NOT_AVAILABLE (KIP-207). For each offset the leader looks at the header of one batch, the first that holds a committed
-record at or after it. A batch that is not in the page cache is read on a thread, with the connection on hold.
+The high watermark is that of ListOffsets: a new leader that does not know yet which records are committed answers with
+OFFSET_NOT_AVAILABLE (KIP-207). For each offset the leader reads the header of one batch, the first that holds a committed record
+at or after the offset. A thread reads a batch that is not in the page cache; the connection is on hold meanwhile.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from strandline.storage.files import ColdRead, DiskError
 from strandline.storage.log.log import Log
 
 OFFSETS_MAX = 300
-"""The most partitions, and the most offsets, of one request: an offset in an old segment takes the loop up to 30 us."""
+"""The most partitions, and the most offsets, of one request: an offset in an old segment takes up to 30 us of the event loop."""
 NO_TIMESTAMP = -1
 
 Then = Callable[[DescribeOffsetLagResponse], None]
 
 
 class OffsetLagHandler:
-    """Answers DescribeOffsetLag requests of other brokers, and of this one without a network."""
+    """Answers DescribeOffsetLag requests of other brokers, and questions of this broker without a network."""
 
     def __init__(self, directory: PartitionDirectory, failures: LogFailures, run_blocking: RunBlocking | None) -> None:
         """`run_blocking`: None reads the disk at once."""
@@ -80,7 +80,8 @@ class OffsetLagHandler:
             self._warm(lookup, finish)
 
     def _warm(self, lookup: _Lookup, then: Callable[[], None]) -> None:
-        """Read what is missing on a thread. If that fails, the read that follows meets the same error."""
+        """Let a thread read the missing bytes into the page cache. If it fails, the read that follows fails with the same
+        error."""
         assert self._run_blocking is not None
         self._run_blocking(lookup.warm, then)
 
@@ -101,7 +102,7 @@ class OffsetLagHandler:
 
 
 class _Lookup:
-    """One request on its way to an answer."""
+    """The state of one request until it is answered."""
 
     def __init__(self, handler: OffsetLagHandler, partitions: list[OffsetLagPartition]) -> None:
         self._handler = handler
@@ -125,7 +126,7 @@ class _Lookup:
         return not still_open
 
     def warm(self) -> None:
-        """May run on a thread."""
+        """Read the missing bytes into the page cache. May run on a thread."""
         for cold in self._cold:
             cold.warm()
 

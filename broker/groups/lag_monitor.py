@@ -39,7 +39,7 @@ from strandline.protocol.security.client_security import NO_SECURITY, ClientSecu
 logger = get_logger(__name__)
 
 PART = 200
-"""Offsets of a part: 0.6 ms of work here. On a leader each takes 1 us, or up to 30 us if it is looked up in an old segment."""
+"""The offsets of a part: 0.6 ms of work here. An offset takes 1 us on a leader, or up to 30 us if it is in an old segment."""
 PAUSE_S = 0.02
 CONNECT_TIMEOUT_MS = 1000
 REQUEST_TIMEOUT_MS = 5000
@@ -62,8 +62,8 @@ class LagMonitor:
         wall_clock_ms: Callable[[], int],
         security: ClientSecurity = NO_SECURITY,
     ) -> None:
-        """`handler`: answers for the partitions that this broker leads. `address_of`: where another broker listens; None: not
-        known."""
+        """`handler`: answers for the partitions that this broker leads. `address_of`: returns the address of another broker, or
+        None if it is unknown."""
         self.table = LagTable(config.group_lag_max_series)
         self.handler = handler
         self._coordinator = coordinator
@@ -74,11 +74,11 @@ class LagMonitor:
         self._wall_clock_ms = wall_clock_ms
         self._interval_s = config.group_lag_interval_ms / 1000
         self._connections: dict[int, Connection] = {}
-        """By broker. None of them was closed by this side."""
+        """Broker -> its connection, which this side has not closed."""
         self._used: set[int] = set()
         """Brokers that the present round has sent a request to."""
         self._silent: set[int] = set()
-        """Brokers that the present round has asked in vain: it does not wait for them again."""
+        """Brokers that failed to respond in the present round, which sends them no further request."""
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._limits = LineLimits()
@@ -86,7 +86,7 @@ class LagMonitor:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There are committed offsets: begin the rounds, unless they are under way or turned off."""
+        """Start the rounds, because there are committed offsets; do nothing if rounds are under way or turned off."""
         if self._task is None and self._interval_s > 0 and not self._is_stopped:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="group-lag")
 
@@ -146,7 +146,7 @@ class LagMonitor:
                     break
                 await asyncio.sleep(max(PAUSE_S, began + self._interval_s - loop.time()))
         except Exception:
-            # The next commit begins again, and may meet the same bug.
+            # The next commit starts the rounds again.
             suppressed = self._limits.admit("lag", loop.time())
             if suppressed is not None:
                 logger.exception("groups.lag_failed", **suppressed.fields)
@@ -156,7 +156,7 @@ class LagMonitor:
 
     @property
     def _has_offsets(self) -> bool:
-        """Also if they are not committed yet: the round after this one may measure them."""
+        """Whether there are offsets. Those that are not committed yet count, because a later round may measure them."""
         return any(len(active.shard.offsets) for active in self._coordinator.loaded_shards())
 
     async def _round(self) -> None:
@@ -174,7 +174,7 @@ class LagMonitor:
         self._close_connections(keep=self._used)
 
     def _positions(self) -> Iterator[Position]:
-        """The committed offsets of all groups. Groups and shards that come or go meanwhile may be missing or not."""
+        """The committed offsets of all groups. It may contain or miss groups and shards that appear or disappear meanwhile."""
         for active in list(self._coordinator.loaded_shards()):
             store = active.shard.offsets
             for group_id in list(store.groups_with_offsets()):
@@ -198,7 +198,7 @@ class LagMonitor:
     # -- asking the leaders -------------------------------------------------------------------------------------------
 
     async def _ask(self, questions: Questions) -> Answers:
-        """The answers of all leaders that do answer."""
+        """The answers of all leaders that respond."""
         asked = (self._ask_one(broker_id, list(of_leader.values())) for broker_id, of_leader in questions.items())
         answers: dict[TopicIdPartition, OffsetLagPartitionResponse] = {}
         for response in await asyncio.gather(*asked):

@@ -1,7 +1,8 @@
-"""Reads the records of one partition of `__consumer_offsets` into a new shard: what `ShardLoader` leaves to the groups.
+"""Reads the records of one partition of `__consumer_offsets` into a new shard. `ShardLoader` reads the log; this class replays
+it.
 
-Nearly all records are commits of offsets, and the newest one of each group and partition supersedes the others. So committed ones
-are first collected by their keys, as bytes; when the log is read, the newest ones are decoded:
+Nearly all records are commits of offsets, and the newest one of each group and partition supersedes the others. So the loader
+first collects the committed ones by their keys, as bytes; when it has read the log, it decodes the newest ones:
 
     log        a=1  b=1  group  a=2  a=3  b=2 | a=4        the high watermark is at |
     replayed   group ............................ a=3  a=4  b=2
@@ -9,10 +10,10 @@ are first collected by their keys, as bytes; when the log is read, the newest on
 No other record depends on an offset, and compaction may have removed the superseded ones anyway. An uncommitted record is
 replayed at once, after the newest committed one of its key. A log with many keys is replayed in parts, which bounds the memory.
 
-Offsets in transactions are replayed when they are read, and so are the markers; just before, the newest commits of the same keys
-are. Which of two counts, a commit or the offset of a transaction, follows from their order in the log, and this keeps it.
+The loader replays offsets in transactions, and markers, when it reads them; before each, it replays the newest commits of the
+same keys. So commits and offsets of transactions are replayed in the order of the log, which decides which of them is in force.
 
-A record of a type that is not known (of share or streams groups, or of a later version) is skipped.
+A record of an unknown type (of share or streams groups, or of a later version) is skipped.
 """
 
 from __future__ import annotations

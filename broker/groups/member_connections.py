@@ -1,20 +1,20 @@
 """The newest connection of each member: requests that arrive on an older one are late copies, and are refused.
 
-A member that gives up a connection, because a response did not come in time, goes on with a new one. If the old connection was
-slow and not dead, its last request arrives later, and says what was true before:
+A member whose response does not arrive in time closes the connection, and repeats the request on a new one. If the old connection
+was slow and not dead, its last request arrives later than the repetition, with outdated content:
 
-    OffsetCommit               the offset before the one that is stored by now. The group would read records again that it has
+    OffsetCommit               an older offset than the one that is stored by now. The group would read records again that it has
                                committed, and an acknowledged commit would be lost
-    ConsumerGroupHeartbeat     what the member owned before. A partition that it has got since would count as given up, and go to
-                               another member, while this one reads it
+    ConsumerGroupHeartbeat     the partitions that the member owned then. A partition that it has got since would seem revoked,
+                               and another member would get it, while this one reads it
 
-The member epoch does not tell: it may be the same. (Apache Kafka accepts both.)
+The member epoch does not show this, because it may be the same. (Apache Kafka accepts both.)
 
-Heartbeats and commits count apart, because a member may have a connection for each. A connection counts for the member that its
-requests name, whether they are accepted or not.
+Heartbeats and commits are tracked separately, because a member may have a connection for each. A connection counts for the member
+that its requests name, whether they are accepted or not.
 
-**Where this is weak**: a late copy that reaches a broker which the member has left and not returned to, and which coordinates the
-group again by then.
+**Weakness**: a late copy is accepted by a broker that has not seen the newer connection, if it coordinates the group again by
+then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Protocol
 from strandline.protocol.errors import BrokerError, ErrorCode
 
 MEMBERS_MAX = 20_000
-"""Beyond this number, the member that was seen first is forgotten."""
+"""The most members that are remembered. Beyond this number, the member that was seen first is forgotten."""
 
 
 class Numbered(Protocol):

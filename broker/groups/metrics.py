@@ -1,7 +1,7 @@
-"""What the group coordinator of a broker counts. `strandline/observe` reads it.
+"""The counters of the group coordinator of a broker. `strandline/observe` reads them.
 
-Counted is what the records say, when they are in the log of this broker: so a load counts nothing, and neither does a decision
-whose append has failed. The records of one decision come through `on_append`, before the shard replays them.
+They count records that this broker has appended: a load counts nothing, and neither does a decision whose append fails.
+`on_append` gets the records of a decision before the shard replays them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class GroupMetrics(LoadTimes):
     def __init__(self) -> None:
         super().__init__()
         self.offset_commits = 0
-        """Committed offsets: one request may commit many."""
+        """Offsets that were committed: one request may commit many."""
         self.offset_removals = dict.fromkeys(Removal, 0)
-        """Offsets that were deleted, by why."""
+        """Offsets that were deleted, by reason."""
         self.rebalances = {CLASSIC: 0, CONSUMER: 0}
-        """Of the classic protocol the rebalances that ended with an assignment, of the newer one the group epochs that began:
-        what Kafka counts."""
+        """As Kafka counts them: rebalances of classic groups that ended with an assignment, and new group epochs of groups of the
+        newer protocol."""
         self.append = Histogram()
         """Seconds that an append and the replay of its records took."""
 
@@ -62,5 +62,6 @@ class GroupMetrics(LoadTimes):
 
 
 def _is_assigning(group: Group | None) -> bool:
-    """Whether a record of this classic group ends a rebalance: one of a member that has returned under a new id does not."""
+    """Whether a record of this classic group ends a rebalance. The record of a static member that returns under a new id does
+    not."""
     return group is not None and group.state_name == _COMPLETING

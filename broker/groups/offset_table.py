@@ -1,15 +1,15 @@
 """The offsets of groups in two views: after all records, and as far as the records are committed.
 
-A record of `__consumer_offsets` at or above the high watermark may still be lost with its leadership. A decision uses the newest
-values, as every decision of a shard does. An answer about offsets uses the committed ones, because a later coordinator may not
-know the others. So a record that is not known to be committed leaves the value before it here, until the high watermark passes:
+A record of `__consumer_offsets` at or above the high watermark may still be lost when the leader changes. A decision uses the
+newest values, as every decision of a shard does. An answer about offsets uses the committed values, because a later coordinator
+may not have the others. So the table keeps the value before each uncommitted record until the high watermark passes that record:
 
     high watermark 41      record 40: 700    record 41: 800    record 42: deleted
                            earlier values:   700               800
                            newest: none      committed: 700, the oldest of the earlier values
 
-There are as many earlier values as uncommitted records. The loader reports the high watermark before it replays, so the records
-below it leave none.
+There are as many earlier values as uncommitted records. The loader sets the high watermark before it replays, so the table keeps
+no earlier values for the records below it.
 
 The record of a transaction changes neither view; it waits in `pending` (`PendingOffsets`). The transaction's marker changes both,
 as a record at the offset of the marker would: the values are committed when the high watermark has passed the marker.
@@ -31,7 +31,7 @@ _NEWEST = 2**63
 
 
 class GroupOffset(NamedTuple):
-    """An offset of a group, and the partition that it is a position in."""
+    """An offset of a group, and its partition."""
 
     topic: str
     partition: int
@@ -67,8 +67,8 @@ class OffsetTable:
         self._change(record.group_id, record.topic, record.partition, record.value, log_offset)
 
     def replay_committed(self, record: OffsetCommitRecord) -> None:
-        """Apply a record below the high watermark. It need not be the next one of the log, but no later one of its key may have
-        been applied before, pending ones included."""
+        """Apply a record below the high watermark. It need not be the next record of the log, but no later record of its key may
+        have been applied before, pending ones included."""
         group_id, topic, partition, value = record.group_id, record.topic, record.partition, record.value
         if self.pending:
             self.pending.supersede((group_id, topic, partition), _NEWEST)
@@ -78,12 +78,12 @@ class OffsetTable:
     def replay_pending(self, record: OffsetCommitRecord, log_offset: int, producer_id: int) -> None:
         """Apply a record of a transaction."""
         if record.value is None:
-            self.replay(record, log_offset)  # nobody deletes in a transaction; if it were done, it would count at once
+            self.replay(record, log_offset)  # no writer deletes in a transaction; if one did, the tombstone would count at once
         else:
             self.pending.add(producer_id, (record.group_id, record.topic, record.partition), record.value, log_offset)
 
     def replay_marker(self, producer_id: int, is_commit: bool, log_offset: int) -> int:
-        """Apply the end of a producer's transaction. Returns how many offsets have come into force."""
+        """Apply the end of a producer's transaction. Returns the number of its pending offsets that are committed."""
         taken = self.pending.take(producer_id)
         for key, (record_offset, value) in taken if is_commit else ():
             self.pending.supersede(key, record_offset)
@@ -135,7 +135,7 @@ class OffsetTable:
 
     @property
     def groups(self) -> Collection[str]:
-        """The ids with an offset that is in force."""
+        """The ids of groups that have an offset after all records."""
         return self._newest.keys()
 
     def topics(self, group_id: str) -> Mapping[str, OffsetsByPartition]:

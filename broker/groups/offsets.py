@@ -1,16 +1,16 @@
-"""The committed offsets of the groups of one partition of `__consumer_offsets`: who may commit, what is answered, when they end.
+"""The committed offsets of the groups of one partition of `__consumer_offsets`: the rules of commits, fetches and expiry.
 
-A group id may have offsets without being in the table of groups: a program that keeps its positions without a membership commits
-under it. That is allowed while the group has no members. A group with members accepts commits of its members only, each for the
-partitions that it owns (KIP-1251).
+A group id may have offsets without being in the table of groups: a consumer without a membership commits under it to keep its
+positions. That is allowed while the group has no members. A group with members accepts commits of its members only, each for the
+partitions that the member owns (KIP-1251).
 
 **An offset belongs to a topic, not to a name.** The record has the name of the topic, as in Kafka, and its id beside the offset.
 A topic that is deleted and recreated starts without offsets: those of the old id do not count, and are deleted. An offset without
 a topic id (of an earlier Kafka, or with an expire timestamp of its own) counts for the present topic of that name.
 
-**Offsets of a transaction** are pending until its marker comes (`PendingOffsets`), and no request sees them before. A request
-for stable offsets gets UNSTABLE_OFFSET_COMMIT where one is pending. Who may store them is decided as for a commit, except that a
-rebalance in progress does not matter, and that a member with an outdated epoch may store nothing at all.
+**Offsets of a transaction** are pending until its marker is appended (`PendingOffsets`), and no request sees them before. A
+request for stable offsets gets UNSTABLE_OFFSET_COMMIT for a partition with a pending offset. The checks are those of a commit,
+except that a rebalance in progress does not matter, and that a member with an outdated epoch may store nothing at all.
 
 **A tombstone deletes an offset**, and the pending ones of its position, in one of these cases:
 
@@ -77,7 +77,7 @@ class OffsetStore:
         return self._table.replay_marker(producer_id, is_commit, offset)
 
     def replay_committed(self, record: OffsetCommitRecord) -> None:
-        """Apply a record below the high watermark, of which all later records of the same key are applied after it."""
+        """Apply a record below the high watermark. The caller applies the later records of the same key after it."""
         self._table.replay_committed(record)
 
     def on_high_watermark(self, high_watermark: int) -> None:
@@ -172,7 +172,7 @@ class OffsetStore:
             raise BrokerError(_as_generation(next(filter(None, codes))), "the member does not own all of the partitions any more")
 
     def _refusal(self, asked: OffsetCommitPartition, topic: TopicImage | None) -> int:
-        """The error code of a partition for any member and program."""
+        """The error code of a partition, for reasons that do not depend on the member."""
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if asked.partition not in topic.partitions:
@@ -187,7 +187,7 @@ class OffsetStore:
     # -- fetch --------------------------------------------------------------------------------------------------------
 
     def fetch(self, asked: OffsetFetchGroup, image: MetadataImage, high_watermark: int) -> OffsetFetchGroupResponse:
-        """The offsets that are committed below the high watermark. The caller has checked who asks."""
+        """The offsets that are committed below the high watermark. The caller has checked the member."""
         self._table.on_high_watermark(high_watermark)
         partitions = self._fetch_all(asked.group_id, image) if asked.topics is None else self._fetch(asked, image)
         return OffsetFetchGroupResponse(asked.group_id, partitions=partitions)
@@ -223,7 +223,8 @@ class OffsetStore:
         return _fetched(topic, partition, self._table.newest(group_id, topic.name, partition))
 
     def _positions(self, group_id: str, image: MetadataImage) -> Iterator[tuple[TopicImage, int]]:
-        """Where the group has an offset or a pending one, of topics that exist, by topic and partition."""
+        """The partitions for which the group has an offset or a pending one, if their topics exist; sorted by topic and
+        partition."""
         offsets = [offset[:2] for offset in self._table.all_newest(group_id) if _is_known(offset, image)]
         for name, partition in sorted({*offsets, *self._table.pending.positions(group_id)}):
             topic = image.topic(name)
@@ -288,8 +289,8 @@ class OffsetStore:
         return Result(records, removal=Removal.TOPIC_DELETION)
 
     def _pending_tombstones(self, is_gone: Callable[[str, bytes], bool]) -> list[GroupRecord]:
-        """Delete pending offsets of topics that are gone; `is_gone` gets the topic's name and id. Positions that have an offset
-        are passed: if that one is gone, it is deleted, and the pending ones with it."""
+        """Delete pending offsets of topics that were deleted; `is_gone` gets the topic's name and id. Positions that also have an
+        offset are skipped: the tombstone of that offset deletes the pending ones, too."""
         records: list[GroupRecord] = []
         pending = self._table.pending
         for group_id in sorted(pending.groups):
@@ -333,8 +334,8 @@ class OffsetStore:
         return not self._table.pending.positions(group_id) and expired == sum(map(len, self._table.topics(group_id).values()))
 
     def _expired(self, group_id: str, group: Group | None, now_ms: int) -> list[GroupOffset]:
-        """The expired offsets of a group, by topic and partition. Topics to which the group is subscribed are passed as a whole,
-        because all offsets of a shard are looked at in one step."""
+        """The expired offsets of a group, by topic and partition. Topics to which the group is subscribed are skipped as a whole,
+        because one step of the event loop checks all offsets of a shard."""
         empty_since_ms = group.empty_since_ms if group is not None and group.is_empty else -1
         unstable = self._table.pending.positions(group_id)
         expired = []
@@ -379,13 +380,13 @@ def _is_known(offset: GroupOffset, image: MetadataImage) -> bool:
 
 
 def _exists(name: str, topic_id: bytes, image: MetadataImage) -> bool:
-    """Whether there is the topic that an offset is of. `topic_id`: as it is stored beside the offset."""
+    """Whether the topic of an offset exists. `topic_id`: the id that is stored with the offset."""
     topic = image.topic(name)
     return topic is not None and topic_id in (topic.topic_id, ZERO_UUID)
 
 
 def _as_generation(code: int) -> ErrorCode:
-    """The code for a member of the newer protocol that is known to producers (as in Kafka)."""
+    """The code that producers know, in place of STALE_MEMBER_EPOCH (as in Kafka)."""
     return ErrorCode.ILLEGAL_GENERATION if code == ErrorCode.STALE_MEMBER_EPOCH else to_code(code)
 
 
@@ -402,7 +403,7 @@ def _no_offset(topic_id: bytes, partition: int, code: ErrorCode = ErrorCode.NONE
 
 
 def _deletion_refusal(group: Group | None, topic: TopicImage | None) -> ErrorCode:
-    """The error code of the partitions of a topic."""
+    """The error code of a deletion of offsets of the topic."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     if group is not None and group.is_subscribed_to(topic.name):

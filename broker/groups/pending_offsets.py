@@ -1,8 +1,8 @@
 """The offsets of open transactions: stored, but not in force before their transaction is committed (KIP-447).
 
-They are kept by producer, because a producer has one transaction at a time. When its marker comes, all of them are taken out at
-once. A commit puts them in force, an abort drops them. Until then the positions are unstable: a reader that requires stable
-offsets is told to come back.
+They are kept by producer, because a producer has one transaction at a time. Its marker removes all of them at once: a commit puts
+them in force, an abort drops them. Until then the positions are unstable: a consumer that requires stable offsets gets
+UNSTABLE_OFFSET_COMMIT, and retries.
 
 **The newest record counts, not the newest marker.** A later commit of the same position, be it outside of a transaction or in one
 that ends earlier, is not undone by the marker. So it removes the pending offset, and the position is stable again:
@@ -28,7 +28,7 @@ PositionKey = tuple[str, str, int]
 
 class PendingOffset(NamedTuple):
     log_offset: int
-    """Where its record is in the log."""
+    """The offset of its record in the log."""
     value: CommittedOffset
 
 
@@ -47,7 +47,7 @@ class PendingOffsets:
     # -- change -------------------------------------------------------------------------------------------------------
 
     def add(self, producer_id: int, key: PositionKey, value: CommittedOffset, log_offset: int) -> None:
-        """A producer stores a position in its transaction. It replaces an earlier one of the same transaction."""
+        """Add an offset that a producer stores in its transaction. It replaces an earlier one of the same transaction."""
         group_id, topic, partition = key
         self._by_producer.setdefault(producer_id, {})[key] = PendingOffset(log_offset, value)
         self._by_group.setdefault(group_id, {}).setdefault((topic, partition), {})[producer_id] = None
@@ -83,7 +83,7 @@ class PendingOffsets:
         if not of_group:
             del self._by_group[group_id]
 
-    # -- look ---------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def groups(self) -> Collection[str]:

@@ -14,7 +14,7 @@ from strandline.protocol.errors import BrokerError
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, and when."""
+    """The client of a request, and the time of the request."""
 
     asker: Asker
     client_id: str
@@ -26,7 +26,7 @@ class RequestContext:
 
 
 class Removal(StrEnum):
-    """Why offsets are deleted."""
+    """The reason why offsets are deleted."""
 
     DELETION = "deletion"
     """An operator has deleted them, or their group."""
@@ -51,11 +51,11 @@ class InTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class Result:
-    """A decision. Nothing has changed yet, except what a core says of its own state that is in no record.
+    """A decision. Nothing has changed yet, except a core's own state that is in no record.
 
-    The shell appends `records` as one batch, then has the shard replay them, then calls `on_append`, and sends all replies when
-    the high watermark has passed the end of what the shard knows. If the append fails, no record is replayed; `on_append` is
-    called with the error, `replies` are not sent, and the asker of the request gets the error."""
+    The shell appends `records` as one batch, lets the shard replay them, calls `on_append`, and sends all replies when the high
+    watermark has passed all records that the shard has replayed. If the append fails, no record is replayed; the shell calls
+    `on_append` with the error, and each asker in `replies` gets the error instead of its reply."""
 
     records: list[GroupRecord] = field(default_factory=list)
     replies: Replies = field(default_factory=list)
@@ -63,7 +63,7 @@ class Result:
     """Called once, after the replay (None), or with the error of the append; returns further replies, which are sent also after a
     failed append. For state that is in no record."""
     removal: Removal = Removal.DELETION
-    """Why the offsets are deleted that `records` delete, if they delete any."""
+    """The reason for the deletions of offsets in `records`."""
     removed: list[Removed] = field(default_factory=list)
     transaction: InTransaction | None = None
-    """The transaction that `records` are appended in; None: none."""
+    """The transaction to which `records` belong; None: no transaction."""

@@ -1,11 +1,11 @@
 """The groups and committed offsets of one partition of `__consumer_offsets`: a state machine without a clock, a log or a network.
 
 Every method that answers a request returns a `Result`, or raises the `BrokerError` that the asker gets. `replay` applies one
-record; the loader and the shell call it, and nothing else changes what the records say. What is in no record (sessions,
-rebalances that wait for members) is the cores' own; it starts anew with `on_loaded`.
+record; the loader and the shell call it, and nothing else changes the state that the records describe. The protocols keep state
+that is in no record, for example sessions and rebalances in progress; `on_loaded` starts it anew.
 
-One id is one group: of the newer protocol or of the classic one (`Group`). An id without members may have committed offsets all
-the same, of programs that store positions without a membership.
+An id has at most one group: of the newer protocol or of the classic one (`Group`). An id without a group may have committed
+offsets, of consumers that store positions without a membership.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _EXPIRY = "expiry of offsets"
 
 
 class GroupShard:
-    """All that the coordinator of one partition knows, in one leader epoch."""
+    """The state of the group coordinator for one partition, in one leader epoch."""
 
     def __init__(
         self, config: GroupConfig, random: Random, image: MetadataImage, settings: GroupConfigManager | None = None
     ) -> None:
-        """`settings`: of each group; by default those of `config`."""
+        """`settings`: the configuration of each group; by default that of `config`."""
         self._config = config
         self.groups = GroupTable()
         self.deadlines = Deadlines()
@@ -62,8 +62,8 @@ class GroupShard:
         self.classic_members = ClassicMembers(config, self.groups, self.deadlines, random, self.consumer, self.classic)
 
     def replay(self, record: GroupRecord, offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply a record. `offset`: where it is in the log. `producer_id`: in whose transaction it is. Only offsets are ever
-        stored in transactions."""
+        """Apply a record. `offset`: its offset in the log. `producer_id`: the producer in whose transaction it is. Transactions
+        contain no other records than offset commits."""
         if isinstance(record, OffsetCommitRecord):
             if producer_id == NO_PRODUCER_ID:
                 self.offsets.replay(record, offset)
@@ -75,11 +75,11 @@ class GroupShard:
             self.consumer.replay(record)
 
     def replay_marker(self, producer_id: int, is_commit: bool, offset: int) -> int:
-        """Apply the end of a transaction. Returns how many offsets have come into force."""
+        """Apply the end of a transaction. Returns the number of pending offsets that it has committed."""
         return self.offsets.replay_marker(producer_id, is_commit, offset)
 
     def on_loaded(self, now: float, now_ms: int) -> Iterator[Result]:
-        """All records were replayed: begin the sessions of all members, and finish what an earlier coordinator left."""
+        """Start the sessions of all members after a load, and do what the previous coordinator had still to do."""
         self._schedule_expiry(now)
         yield from self.consumer.on_loaded(now, now_ms)
         yield from self.classic.on_loaded(now, now_ms)
@@ -87,7 +87,7 @@ class GroupShard:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest metadata that this shard was told of."""
+        """The newest metadata that this shard has."""
         return self.consumer.image
 
     def use_image(self, image: MetadataImage) -> None:
@@ -96,7 +96,8 @@ class GroupShard:
     def on_image(
         self, image: MetadataImage, changed: set[str], removed: list[TopicImage], now: float, now_ms: int
     ) -> Iterator[Result]:
-        """The metadata changed: the topics `changed` came, went, or have other partitions; `removed` are gone."""
+        """React to new metadata. `changed`: the names of topics that were created, deleted or changed. `removed`: the topics that
+        were deleted."""
         yield from self.consumer.on_image(image, changed, now, now_ms)
         if removed:
             yield self.offsets.delete_topics(removed)
@@ -125,7 +126,7 @@ class GroupShard:
         return self.classic_members if is_newer else self.classic
 
     def leave(self, body: LeaveGroupRequest, context: RequestContext) -> Result:
-        """Members leave, or an operator removes them: static ones by their instance ids alone."""
+        """Remove members that leave, or that an operator removes; static members by their instance ids alone."""
         group = self.groups.get(body.group_id)
         if group is not None and group.group_type == CONSUMER:
             return self.consumer.remove_members(body, context)
@@ -141,7 +142,7 @@ class GroupShard:
         return self.offsets.delete(body, self.image, context)
 
     def check_offset_fetch(self, asked: OffsetFetchGroup) -> None:
-        """Check who asks. Raises `BrokerError`."""
+        """Check the member that fetches offsets. Raises `BrokerError`."""
         group = self.groups.get(asked.group_id)
         if group is not None:
             group.check_offset_fetch(asked.member_id, asked.member_epoch)
@@ -151,11 +152,12 @@ class GroupShard:
         return self.offsets.fetch(asked, self.image, high_watermark)
 
     def fetch_stable_offsets(self, asked: OffsetFetchGroup) -> OffsetFetchGroupResponse:
-        """The newest offsets, and which are unstable. To be sent when all that the shard knows is committed."""
+        """The newest offsets, with an error for those that are unstable. The caller sends them when all records that the shard
+        has replayed are committed."""
         return self.offsets.fetch_stable(asked, self.image)
 
     def list_groups(self) -> Iterator[ListedGroup]:
-        """All groups, those that consist of committed offsets only included."""
+        """All groups, including those that consist of committed offsets only."""
         for group in self.groups:
             yield ListedGroup(group.group_id, group.protocol_type, group.state_name, group.group_type)
         for group_id in self.offsets.groups_with_offsets():
@@ -192,9 +194,9 @@ class GroupShard:
         return self.offsets.expire(now_ms)
 
     def take_woken(self) -> Replies:
-        """Responses that were kept back until records of their groups were replayed."""
+        """Remove and return the responses that waited for changes of their groups, if those were replayed."""
         return self.consumer.take_woken()
 
     def take_waiting(self) -> list[Asker]:
-        """The requests that wait for other members, which the shard forgets: its leadership has ended."""
+        """Remove and return the requests that wait for other members. The caller answers them when the leadership ends."""
         return [*self.classic.take_waiting(), *self.consumer.take_waiting()]

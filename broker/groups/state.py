@@ -1,4 +1,4 @@
-"""The groups of one shard by their id, and what offsets and operators need to know of a group of either type."""
+"""The groups of one shard by id, and the interface that groups of both types have for offset requests and operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Group(Protocol):
 
     @property
     def protocol_type(self) -> str:
-        """`consumer`; of a classic group what its members say, empty without members."""
+        """`consumer`, or the type that the members of a classic group name; "" before the first member."""
 
     @property
     def state_name(self) -> str:
@@ -42,11 +42,11 @@ class Group(Protocol):
         """Since when the group has no members, in ms since 1970; -1: unknown, or it has members."""
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member may read this topic. True if that is not known."""
+        """Whether a member is subscribed to this topic. True if the subscriptions are not known."""
 
     def may_expire_offset(self, topic: str) -> bool:
-        """Whether the age of an offset of this topic counts: never while a member is subscribed to it, nor while a classic group
-        rebalances, because its subscriptions are not known then (KAFKA-13636)."""
+        """Whether an offset of this topic may expire: not while a member is subscribed to the topic, and not while a classic
+        group rebalances, because its subscriptions are not known then (KAFKA-13636)."""
 
     def check_offset_commit(
         self,
@@ -58,11 +58,12 @@ class Group(Protocol):
         *,
         is_transactional: bool = False,
     ) -> list[int]:
-        """Check who commits. Raises the `BrokerError` for the whole request; returns an error code for each partition. A commit
-        of a member of the classic protocol keeps its session alive. `is_transactional`: it may come during a rebalance."""
+        """Check the member that commits. Returns an error code for each partition; raises a `BrokerError` for the whole request.
+        A commit of a member of the classic protocol keeps its session alive. `is_transactional`: the commit is permitted during a
+        rebalance."""
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Check who asks for offsets; a request without a member is always allowed. Raises `BrokerError`."""
+        """Check the member that fetches offsets; a request without a member is always allowed. Raises `BrokerError`."""
 
     def tombstones(self) -> list[GroupRecord]:
         """The records that delete the group, which has no members. Its offsets have tombstones of their own."""

@@ -1,13 +1,14 @@
-"""Serving TxnOffsetCommit: a producer stores positions of a group in its transaction (KIP-98, KIP-447).
+"""Serves TxnOffsetCommit: a producer commits offsets of a group in its transaction (KIP-98, KIP-447).
 
 The offsets become a batch of the transaction in the group's partition of `__consumer_offsets`, as records of producers become
-batches in other partitions. So the transaction coordinator must know that partition before the first batch (`admission.py`): it
-sends its marker there. Then the group decides as about any other request.
+batches in other partitions. So the transaction coordinator must know that partition before the first batch (`admission.py`),
+because it sends its marker there. Then the group's shard decides, as for any other request.
 
-While the coordinator is asked, the connection is on hold: of two commits of one producer, the later one must count.
+While the broker waits for the transaction coordinator, the connection is on hold: of two commits of one producer, the later one
+must count.
 
-A producer that was fenced gets INVALID_PRODUCER_EPOCH, as in Produce. If the transaction coordinator cannot be asked, a producer
-gets COORDINATOR_LOAD_IN_PROGRESS, so that it tries again without looking for another group coordinator (as in Kafka).
+A fenced producer gets INVALID_PRODUCER_EPOCH, as in Produce. If the transaction coordinator does not respond, the producer gets
+COORDINATOR_LOAD_IN_PROGRESS, so that it retries without looking for another group coordinator (as in Kafka).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class TxnOffsetCommits:
             self._adder.add(_addition(body, admission, active), partial(self._on_answer, request, admission))
 
     def _on_answer(self, request: ServerRequest, admission: Admission, error: BrokerError | None) -> None:
-        """The transaction coordinator knows the partition, or it does not."""
+        """Continue when the transaction coordinator has added the partition, or has refused to (`error`)."""
         try:
             if error is not None:
                 raise _as_group_coordinator(error)

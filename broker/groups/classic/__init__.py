@@ -1,11 +1,11 @@
 """Groups of the classic protocol: members join, one of them assigns the partitions, all fetch their assignment.
 
     protocol.py        the requests: JoinGroup, SyncGroup, Heartbeat, LeaveGroup; replay and load
-    rebalance.py       from one generation to the next, and the sessions of members
-    group.py           one group: its members, their votes, the requests that wait; what offsets ask of it
+    rebalance.py       the rebalances between generations, and the sessions of members
+    group.py           one group: its members, their votes, the requests that wait; the checks of offset requests
     member.py          one member
-    embedded.py        what members and their leader send each other through the coordinator: the types of its bytes
-    subscription.py    what a consumer tells its leader: the embedded protocol `consumer`
+    embedded.py        the field types of the bytes that members and their leader exchange through the coordinator
+    subscription.py    the subscription that a consumer sends to its leader: the embedded protocol `consumer`
 
 Groups of consumers can change to the newer protocol and back while they have members: `broker/groups/migration/`.
 """

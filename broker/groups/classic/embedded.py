@@ -1,11 +1,12 @@
-"""Reads what members of a group and their leader send each other through the coordinator: the embedded protocols' types.
+"""Reads the field types of embedded protocols: the bytes that members of a group and their leader exchange through the
+coordinator.
 
     int16, int32        big-endian
     string              int16 length, UTF-8; length -1: null
     bytes               int32 length, bytes; length -1: null
     array               int32 count, items
 
-A peer sends these bytes, so each length is checked against what is there.
+Clients send these bytes, so each length is checked against the bytes that are left.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class MetadataReader:
         return None if size == -1 else self._take(size)
 
     def array(self, item: Callable[[], _T]) -> list[_T]:
-        """The items are read one by one, so a count that is too large costs no more than the bytes that are there."""
+        """An array; `item` reads one item. No memory is allocated for the claimed count, so a false count costs nothing."""
         count = self.int32()
         if count < 0:
             raise MalformedMetadata(f"{count} items")

@@ -63,8 +63,8 @@ class InitialRebalance:
 
 
 class ClassicGroup:
-    """Only `adopt` changes the fields that are in the group's record. The other fields exist in this coordinator alone,
-    and are lost with it."""
+    """One group of the classic protocol. Only `adopt` changes the fields that are in the group's record. The other fields exist
+    in this coordinator alone, and are lost with it."""
 
     def __init__(self, group_id: str, keep_alive: Callable[[ClassicGroup, ClassicMember, float], None]) -> None:
         """`keep_alive`: restarts the session of a member at a time."""
@@ -105,7 +105,7 @@ class ClassicGroup:
         """The result of `_read_topics`, if `_are_topics_fresh`."""
         self._are_topics_fresh = False
 
-    # -- what offsets and operators ask -------------------------------------------------------------------------------
+    # -- questions of offset requests and operators -------------------------------------------------------------------
 
     @property
     def group_type(self) -> str:
@@ -165,7 +165,7 @@ class ClassicGroup:
     ) -> list[int]:
         """A member must commit in its generation. A generation without assignments accepts no commits: its members own
         nothing yet, and a late commit for a partition of the last generation could overwrite the commit of its next owner. It
-        accepts those in transactions, because producers treat the refusal as fatal (as in Kafka)."""
+        accepts commits in transactions, because producers treat the refusal as fatal (as in Kafka)."""
         if not (epoch < 0 and self.is_empty):
             self._check_committer(member_id, instance_id, epoch, now, is_transactional)
         return [ErrorCode.NONE] * len(partitions)
@@ -202,7 +202,7 @@ class ClassicGroup:
         return member
 
     def check_generation(self, generation: int) -> None:
-        """Raises ILLEGAL_GENERATION."""
+        """Raise ILLEGAL_GENERATION if the request is of another generation."""
         if generation != self.generation:
             raise BrokerError(
                 ErrorCode.ILLEGAL_GENERATION, f"the group is in generation {self.generation}, the request in {generation}"

@@ -364,7 +364,7 @@ class ClassicProtocol:
                 yield out
 
     def take_waiting(self) -> list[Asker]:
-        """Remove and return all JoinGroup and SyncGroup requests that wait, because the leadership has ended."""
+        """Remove and return all JoinGroup and SyncGroup requests that wait. The caller answers them when the leadership ends."""
         waiting: list[Asker] = []
         for group in self._groups:
             if isinstance(group, ClassicGroup):
@@ -382,7 +382,7 @@ def new_member_id(body: JoinGroupRequest, context: RequestContext, random: Rando
 
 
 def check_session_timeout(body: JoinGroupRequest, config: GroupConfig) -> None:
-    """Raises INVALID_SESSION_TIMEOUT."""
+    """Raise INVALID_SESSION_TIMEOUT if the request's session timeout is outside the configured bounds."""
     smallest, largest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not smallest <= body.session_timeout_ms <= largest:
         raise BrokerError(
@@ -393,7 +393,7 @@ def check_session_timeout(body: JoinGroupRequest, config: GroupConfig) -> None:
 
 
 def rebalance_timeout_ms(body: JoinGroupRequest) -> int:
-    """The session timeout, if the request has none: the oldest version lacks the field."""
+    """The request's rebalance timeout. The oldest version lacks the field; then it is the session timeout."""
     return body.rebalance_timeout_ms if body.rebalance_timeout_ms >= 0 else body.session_timeout_ms
 
 

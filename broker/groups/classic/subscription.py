@@ -1,10 +1,9 @@
-"""The embedded protocol `consumer`: what a consumer tells the leader of its group when it joins
+"""The embedded protocol `consumer`: the subscription that a consumer sends to the leader of its group when it joins
 (ConsumerProtocolSubscription).
 
-To the classic protocol, the metadata of a member is bytes between the member and its leader, and other programs (Kafka
-Connect, a schema registry) put other bytes there. If the type of a group's protocol is `consumer`, the coordinator reads
-them all the same: the offsets of a topic to which a member is subscribed do not expire and cannot be deleted. The format
-(big-endian):
+In the classic protocol, the metadata of a member are bytes for the leader, and other programs (Kafka Connect, a schema registry)
+have formats of their own. If the type of a group's protocol is `consumer`, the coordinator reads the bytes, too, because the
+offsets of a topic to which a member is subscribed do not expire and cannot be deleted. The format (big-endian):
 
     version             int16                     a later version begins with all fields of the earlier ones
     topics              int32 count, strings      a string: int16 length, UTF-8

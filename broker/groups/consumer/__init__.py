@@ -8,14 +8,14 @@
     draft.py                a decision about a group while it is made: its records, and the group after them
     reconciliation.py       the steps by which a member reaches its target assignment
     target.py               the target assignment of a group, which assignors/ compute
-    assignment_schedule.py  when it is computed
+    assignment_schedule.py  the times at which it is computed
     subscriptions.py        the existing topics to which a member subscribes
     topic_changes.py        topics that are created, changed or deleted
     regex_scans.py          finds the topics that match a regular expression; regex_lookups.py runs the scans slice by slice
     member_timers.py        the sessions of members, and their rebalance timeouts
-    description.py          what an operator sees of a group
+    description.py          the description of a group for operators
 
-The records of a decision are the only way to change a group. Soft state, which a new coordinator starts anew: the deadlines, the
+Only the replay of records changes a group. State that is in no record starts anew in each coordinator: the deadlines, the
 look-ups in progress, and the two marks of a group whose topics have to be compared (`ConsumerGroup.is_metadata_stale`,
 `is_regex_stale`).
 """

@@ -1,8 +1,7 @@
-"""When the target assignments of groups are computed.
+"""The times at which the target assignments of groups are computed.
 
 - At most once per interval and group (`group.consumer.assignment.interval.ms`, or the group's own
-  `consumer.assignment.interval.ms`; KAFKA-20291). A thousand members that join at the
-  same time cost a few computations, and not a thousand.
+  `consumer.assignment.interval.ms`; KAFKA-20291). So a thousand members that join at the same time cost a few computations.
 - The first assignment of a group is computed at once, in the heartbeat that joins.
 - A heartbeat that finds the target out of date computes it, if the interval is over.
 - Otherwise a deadline computes it at the end of the interval, without a heartbeat. (Kafka waits for the next heartbeat.) It also
@@ -51,13 +50,13 @@ class AssignmentSchedule:
         return began_at is not None and began_at + interval_s <= now
 
     def hold(self, group_id: str, now: float) -> None:
-        """The target is computed now. It is computed again at the end of the interval, if it is out of date then: because of a
-        change in between, or because it could not be appended."""
+        """Note that the target is computed now. It is computed again at the end of the interval if it is out of date then:
+        because of a change in between, or because it could not be appended."""
         self._computed_at[group_id] = now
         self._set(group_id, now + (self._interval_s(group_id) or RETRY_S))
 
     def request(self, group_id: str, now: float) -> None:
-        """The target is out of date: compute it as soon as the interval is over."""
+        """Compute a target that is out of date as soon as the interval is over."""
         if not self._interval_s(group_id) or (ASSIGNMENT, group_id) not in self._deadlines:
             self._set(group_id, now)
 

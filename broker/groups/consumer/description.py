@@ -1,4 +1,4 @@
-"""What an operator sees of a group of the newer protocol (ConsumerGroupDescribe)."""
+"""The description of a group of the newer protocol (ConsumerGroupDescribe)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe_group(group: ConsumerGroup, assignors: Sequence[str], image: Metada
 
 
 def _describe_member(member: Member, target: Partitions, image: MetadataImage) -> ConsumerGroupMemberDescription:
-    """A member owns what it has to give up until it has."""
+    """The description of a member. Its assignment includes the partitions that it has still to revoke."""
     owned: dict[bytes, set[int]] = {}
     for partitions in member.current.assigned, member.current.pending_revocation:
         for topic_id, numbers in partitions.items():
@@ -54,7 +54,7 @@ def _describe_member(member: Member, target: Partitions, image: MetadataImage) -
 
 
 def _named(partitions: Mapping[bytes, Collection[int]], image: MetadataImage) -> list[NamedTopicPartitions]:
-    """In the order of the topics' names. A deleted topic has no name, and is left out."""
+    """The partitions under the names of their topics, sorted by name. A deleted topic has no name, and is left out."""
     named = [
         NamedTopicPartitions(topic_id, topic.name, sorted(numbers))
         for topic_id, numbers in partitions.items()

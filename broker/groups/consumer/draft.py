@@ -73,7 +73,7 @@ class Draft:
         self.records.append(CurrentAssignmentRecord(self.group.group_id, member_id, current))
 
     def remove(self, member: Member) -> None:
-        """The order of the tombstones is Kafka's, which checks it in its replay."""
+        """Remove a member. The tombstones are in Kafka's order, which Kafka checks when it replays them."""
         group_id, member_id = self.group.group_id, member.member_id
         self._count(member.metadata, -1)
         self._updated.pop(member_id, None)
@@ -85,8 +85,8 @@ class Draft:
         )
 
     def replace(self, member: Member, member_id: str) -> Member:
-        """A static member returns under a new id: a new member gets the metadata, target and partitions of the old one, in
-        epoch 0."""
+        """Replace a static member that returns under a new id: a new member in epoch 0 gets the metadata, target and partitions
+        of the old one."""
         group_id = self.group.group_id
         target = self.group.targets.get(member.member_id, {})
         current = replace(member.current, member_epoch=JOIN, previous_member_epoch=JOIN)
@@ -144,7 +144,7 @@ class Draft:
 
     @property
     def has_new_topics(self) -> bool:
-        """Whether an expression gets topics that were looked up."""
+        """Whether the draft sets the topics of an expression that was looked up."""
         return any(value is not None for value in self._resolved.values())
 
     def target(self, member_id: str) -> TargetAssignment:
@@ -162,7 +162,7 @@ class Draft:
         return Subscriptions(self.image, self._all_resolved() if self._resolved else self.group.resolved)
 
     def is_metadata_changed(self) -> bool:
-        """Whether other topics are subscribed to than when the group's epoch began, or one of them has changed."""
+        """Whether the subscribed topics have changed since the group's epoch began, or one of them has."""
         return self.metadata_hash() != self.group.metadata_hash
 
     def metadata_hash(self) -> int:

@@ -44,18 +44,20 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 
 NO_METADATA = MemberMetadataValue(None, None, "", "", (), None, -1, None)
 NOT_ASSIGNED = CurrentAssignmentValue(0, 0, MemberState.STABLE, {}, {})
-"""Of a member that joins."""
+"""The assignment of a member that joins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
+    """A member of a group of the newer protocol, as its records describe it."""
+
     member_id: str
     metadata: MemberMetadataValue = NO_METADATA
     current: CurrentAssignmentValue = NOT_ASSIGNED
 
     @property
     def epoch(self) -> int:
-        """LEAVE_FOR_A_MOMENT of a static member that is away."""
+        """The member epoch. It is LEAVE_FOR_A_MOMENT while a static member is away."""
         return self.current.member_epoch
 
     @property
@@ -65,7 +67,8 @@ class Member:
 
     @property
     def session_timeout_ms(self) -> int | None:
-        """What a member of the classic protocol asked for; None for the others: the coordinator dictates it."""
+        """The session timeout that a member of the classic protocol requested; None for other members, whose session timeout the
+        coordinator sets."""
         classic = self.metadata.classic_member_metadata
         return None if classic is None else classic.session_timeout_ms
 
@@ -83,7 +86,7 @@ class Member:
 
 
 class ConsumerGroup:
-    """See above. A `Group` (`state.py`)."""
+    """One group of the newer protocol. It has the methods of `Group` (`state.py`)."""
 
     group_type = CONSUMER
     protocol_type = "consumer"
@@ -112,11 +115,12 @@ class ConsumerGroup:
         self.regex_counts: Counter[str] = Counter()
         """Regular expression -> the number of members that subscribe with it. No count is 0."""
         self.is_regex_stale = False
-        """Whether topics of expressions were looked up and could not be appended. In no record."""
+        """Whether a look-up of topics succeeded and the append of its result failed. No record contains this."""
         self.is_metadata_stale = True
-        """Whether `metadata_hash` must be compared with the present metadata. In no record: a new coordinator compares it."""
+        """Whether `metadata_hash` must be compared with the present metadata. No record contains this: a new coordinator compares
+        it in any case."""
 
-    # -- what offsets and operators ask -------------------------------------------------------------------------------
+    # -- questions of offset requests and operators -------------------------------------------------------------------
 
     @property
     def state_name(self) -> str:
@@ -178,7 +182,7 @@ class ConsumerGroup:
             raise BrokerError(stale, f"the member epoch {epoch} is not the present one, {member.epoch}")
 
     def tombstones(self) -> list[GroupRecord]:
-        """The order is Kafka's: the group's own tombstone is the last one."""
+        """The tombstones of all records of the group, in Kafka's order: the group's own tombstone is the last one."""
         members = sorted({**self.members, **self.targets})
         return [
             *(CurrentAssignmentRecord(self.group_id, member_id, None) for member_id in members),
@@ -189,10 +193,10 @@ class ConsumerGroup:
             ConsumerGroupMetadataRecord(self.group_id, None),
         ]
 
-    # -- what decisions ask -------------------------------------------------------------------------------------------
+    # -- questions of decisions ---------------------------------------------------------------------------------------
 
     def member(self, member_id: str) -> Member:
-        """Raises UNKNOWN_MEMBER_ID."""
+        """The member with this id. Raises UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id)
         if member is None:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"the group {self.group_id} has no member {member_id}")

@@ -24,7 +24,7 @@ class ConsumerGroups:
         return group if isinstance(group, ConsumerGroup) else None
 
     def existing(self, group_id: str) -> ConsumerGroup:
-        """Raises GROUP_ID_NOT_FOUND."""
+        """The group with this id. Raises GROUP_ID_NOT_FOUND."""
         group = self.get(group_id)
         if group is None:
             raise not_found(group_id)

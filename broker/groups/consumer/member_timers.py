@@ -1,10 +1,10 @@
 """The deadlines of members: the end of the session, and of the rebalance timeout.
 
-Each heartbeat starts the session anew. If the connection of a member breaks, and the member is one that sends the next
-heartbeat at once in this case, its session is shortened: a member that is silent then has crashed.
+Each heartbeat restarts the session. If the connection of a member breaks, and the member is one that sends the next heartbeat at
+once in this case, its session is shortened: a member that is silent then has crashed.
 
-**A shorter session** (`group_config_manager.py`) begins when the member knows it. The answer that tells it may be lost, and then
-the member reads its partitions until the end of the session that it was told before:
+**A shorter session** (`group_config_manager.py`) begins when the member knows it. If the response with the new session timeout is
+lost, the member reads its partitions until its previous session ends:
 
     heartbeat   session   the member has got         its session ends
     1           50 s                                 50 s after 1
@@ -54,22 +54,23 @@ class MemberTimers:
         self._returning: dict[tuple[str, str], None] = {}
         """The members whose last heartbeats had `returns_at_once`."""
         self._shortened: dict[tuple[str, str], float] = {}
-        """Members whose sessions end later than their last answers say -> the end that these say."""
+        """Members whose sessions end later than by their last responses -> the end by the last response."""
 
     def start_session(self, group_id: str, member_id: str, now: float, timeout_ms: int | None = None) -> None:
-        """The session of a member that relies on no longer one. `timeout_ms`: of a member of the classic protocol, which asks
-        for its own."""
-        due = self._told(group_id, now) if timeout_ms is None else now + timeout_ms / 1000
+        """Start the session of a member that does not rely on a longer one. `timeout_ms`: the session timeout of a member of the
+        classic protocol, which chooses its own; None: that of the group."""
+        due = self._session_end(group_id, now) if timeout_ms is None else now + timeout_ms / 1000
         self._shortened.pop((group_id, member_id), None)
         self._set_session(group_id, member_id, due)
 
     def resume_session(self, group_id: str, member_id: str, now: float) -> None:
-        """The session of a member that this coordinator finds in the log. An earlier one has told it how long it is."""
+        """Start the session of a member that this coordinator finds in the log. The member may rely on a longer session that a
+        previous coordinator has named."""
         self._set_session(group_id, member_id, now + self._settings.session_to_resume_ms(group_id, now) / 1000)
 
     def extend_session(self, group_id: str, member_id: str, now: float, *, knows_last_answer: bool) -> None:
-        """A member that may own partitions has sent a heartbeat."""
-        key, due = (group_id, member_id), self._told(group_id, now)
+        """Extend the session of a member that may own partitions, because it has sent a heartbeat."""
+        key, due = (group_id, member_id), self._session_end(group_id, now)
         present = self._deadlines.due_at((SESSION, group_id, member_id))
         if present is None or present <= due:
             if self._shortened:
@@ -81,7 +82,7 @@ class MemberTimers:
             self._shortened[key] = due
         self._set_session(group_id, member_id, max(due, relied_on))
 
-    def _told(self, group_id: str, now: float) -> float:
+    def _session_end(self, group_id: str, now: float) -> float:
         """The end of a session that begins now."""
         return now + self._settings.of(group_id).session_timeout_ms / 1000
 
@@ -103,7 +104,8 @@ class MemberTimers:
             self._deadlines.set(key, due, partial(self._on_session_end, group_id, member_id))
 
     def start_rebalance(self, group_id: str, member_id: str, epoch: int, timeout_ms: int, now: float) -> None:
-        """The member has to revoke partitions in this epoch. At the end of the timeout, it is removed if it has not."""
+        """Start the rebalance timeout of a member that has to revoke partitions in this epoch. The member is removed if it has
+        not revoked them when the timeout ends."""
         action = partial(self._on_rebalance_end, group_id, member_id, epoch)
         self._deadlines.set((REBALANCE, group_id, member_id), now + timeout_ms / 1000, action)
 

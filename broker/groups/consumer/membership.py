@@ -86,7 +86,7 @@ def find_leaving(group: ConsumerGroup, leaving: LeavingMember) -> Member:
 
 
 def check_epoch(member: Member, body: ConsumerGroupHeartbeatRequest) -> None:
-    """Raises FENCED_MEMBER_EPOCH."""
+    """Raise FENCED_MEMBER_EPOCH unless the epoch of the heartbeat is one of those above."""
     epoch, current = body.member_epoch, member.current
     if epoch in (current.member_epoch, JOIN):
         return
@@ -107,7 +107,8 @@ def _owns_at_most(body: ConsumerGroupHeartbeatRequest, current: CurrentAssignmen
 def updated_metadata(
     known: MemberMetadataValue, body: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> MemberMetadataValue:
-    """The metadata after a heartbeat; `known` itself if it has not changed. A field that is nil has not changed."""
+    """The metadata after a heartbeat; `known` itself if it has not changed. A field that the heartbeat does not set has not
+    changed."""
     if _sets_nothing(known, body, context):
         return known
     names = body.subscribed_topic_names

@@ -1,10 +1,10 @@
-"""Heartbeats that wait for news, so that a member learns of a change at once, and not with its next heartbeat.
+"""Heartbeats that wait for a change, so that a member learns of it at once, and not with its next heartbeat.
 
-KIP-848 has the members ask at an interval. With an interval of seconds, each step of a rebalance takes seconds: a member hears of
-its new target, gives up a partition, and only then does another member hear that it may have it. Our own client therefore sends
-heartbeats that may wait (`max_wait_ms`): if there is nothing to say, the response is kept back until there is, or until the wait
-is over; then the next heartbeat follows at once. At rest that is one request per interval, as without it. Kafka's clients do not
-wait.
+In KIP-848 the members send heartbeats at an interval. With an interval of seconds, each step of a rebalance takes seconds: one
+heartbeat tells a member its new target, a later one that it has revoked a partition, and only then does another member get the
+partition with its own next heartbeat. Strandline's client therefore sends heartbeats that may wait (`max_wait_ms`): if nothing
+has changed, the coordinator delays the response until something has, or until the wait is over; then the next heartbeat follows
+at once. A group at rest sends one request per interval, as without the wait. Kafka's clients do not wait.
 
 A heartbeat is answered early when
 
@@ -13,7 +13,8 @@ A heartbeat is answered early when
 - the group has the classic protocol by now, or is gone, or the member is,
 - the member sends another heartbeat.
 
-The early response says nothing but that the member is to ask again. So whatever a heartbeat decides is decided in one place.
+An early response has no new state: it only makes the member send its next heartbeat. So all decisions about a member are those of
+`protocol.py`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ PARKED = "parked heartbeat"
 
 @dataclass(frozen=True, slots=True)
 class ParkedHeartbeat:
+    """A heartbeat that waits, and the response that it gets at the end of the wait."""
+
     asker: Asker
     response: ConsumerGroupHeartbeatResponse
     assignment_epoch: int
-    """Of the group, when the heartbeat began to wait. All that wait in a group have the same one: a new one wakes them all."""
+    """The assignment epoch of the group when the heartbeat began to wait. All heartbeats that wait in a group have the same one,
+    because a new assignment epoch ends the wait of all."""
 
 
 class ParkedHeartbeats:
@@ -51,7 +55,7 @@ class ParkedHeartbeats:
         """Group -> member -> its heartbeat. No group is empty."""
         self._missing: dict[str, dict[str, tuple[TopicIdPartition, ...]]] = {}
         """Group -> member -> the partitions of its target that other members owned when its heartbeat began to wait. Members that
-        miss none are left out, so a record costs no look at each member of a large group. No group is empty."""
+        miss none are left out, so that a record does not cost a check of each member of a large group. No group is empty."""
         self._changed: dict[str, None] = {}
         """The groups with parked heartbeats of which a record was replayed."""
 
@@ -61,7 +65,7 @@ class ParkedHeartbeats:
     def park(
         self, group: ConsumerGroup, member: Member, asker: Asker, response: ConsumerGroupHeartbeatResponse, due: float
     ) -> None:
-        """Keep the response back until there is news for the member, or until `due`."""
+        """Delay the response until something changes for the member, or until `due`."""
         missing = _missing(group, member) if member.current.state is MemberState.UNRELEASED_PARTITIONS else ()
         if missing:
             self._missing.setdefault(group.group_id, {})[member.member_id] = missing
@@ -71,7 +75,7 @@ class ParkedHeartbeats:
         self._deadlines.set(key, due, partial(self._on_due, group.group_id, member.member_id))
 
     def take(self, group_id: str, member_id: str) -> Replies:
-        """The response that the member's last heartbeat waits for, if it does."""
+        """Remove and return the response of the member's last heartbeat, if that waits."""
         members = self._parked.get(group_id)
         parked = None if members is None else members.pop(member_id, None)
         if members is None or parked is None:
@@ -85,17 +89,17 @@ class ParkedHeartbeats:
         return [(parked.asker, parked.response)]
 
     def on_record(self, group_id: str) -> None:
-        """A record of the group was replayed."""
+        """Remember that a record of the group was replayed, for `take_woken`."""
         if group_id in self._parked:
             self._changed[group_id] = None
 
     def take_woken(self) -> Replies:
-        """The responses to the heartbeats that wait no longer, because of the records that were replayed."""
+        """Remove and return the responses whose wait has ended because of the records that were replayed."""
         changed, self._changed = self._changed, {}
         return [reply for group_id in changed for reply in self._woken_of(group_id)]
 
     def take_all(self) -> list[Asker]:
-        """All requests that wait, which are forgotten: the leadership has ended."""
+        """Remove and return all requests that wait. The caller answers them when the leadership ends."""
         askers = [parked.asker for members in self._parked.values() for parked in members.values()]
         self._parked.clear()
         self._missing.clear()

@@ -7,7 +7,7 @@ to leave. A heartbeat takes three steps, each only if it is needed:
     target            the target assignment is older than the group's epoch: compute it (`assignment_schedule.py`)
     reconciliation    the member has not reached its target: take its next step (`reconciliation.py`)
 
-The coordinator dictates the interval of heartbeats. A member that waits is asked for the next one soon (`WAITING_INTERVAL_MS`).
+The coordinator sets the interval of heartbeats. It is short for a member that waits (`WAITING_INTERVAL_MS`).
 
 A member is removed when it leaves, when its session ends, and when it does not revoke partitions within its rebalance timeout.
 """
@@ -99,7 +99,7 @@ class ConsumerProtocol:
         image: MetadataImage,
         settings: GroupConfigManager | None = None,
     ) -> None:
-        """`settings`: of each group; by default those of `config`."""
+        """`settings`: the configuration of each group; by default that of `config`."""
         self._settings = settings or GroupConfigManager(config)
         self.conversions: Conversions | None = None
         """Set by the shard. Without it, a group with members keeps its type."""
@@ -123,7 +123,7 @@ class ConsumerProtocol:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def heartbeat(self, body: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Result:
-        """Raises `BrokerError`."""
+        """Handle one heartbeat. Raises `BrokerError`."""
         check_heartbeat(body, self._config.group_consumer_assignors)
         if body.member_epoch < JOIN:
             return self._leave(body, context)
@@ -164,7 +164,7 @@ class ConsumerProtocol:
         response: ConsumerGroupHeartbeatResponse,
         context: RequestContext,
     ) -> None:
-        """Nothing has changed: keep the response back until there is news."""
+        """Delay the response to a heartbeat that changed nothing, until the group changes or the wait ends."""
         interval_ms = self._settings.of(body.group_id).heartbeat_interval_ms
         response.heartbeat_interval_ms = interval_ms
         self._parked.park(group, member, context.asker, response, context.now + min(body.max_wait_ms, interval_ms) / 1000)
@@ -174,11 +174,11 @@ class ConsumerProtocol:
         return self._parked.take_woken()
 
     def take_waiting(self) -> list[Asker]:
-        """The heartbeats that wait, which are forgotten."""
+        """Remove and return the heartbeats that wait."""
         return self._parked.take_all()
 
     def remove_members(self, body: LeaveGroupRequest, context: RequestContext) -> Result:
-        """An operator removes members, static ones by their instance ids. Each one that cannot be removed has an error code."""
+        """Remove members for an operator, static ones by their instance ids. The response has an error code for each member."""
         group = self._groups.existing(body.group_id)
         found: dict[str, Member] = {}
         answers = []
@@ -198,20 +198,20 @@ class ConsumerProtocol:
         return result
 
     def describe(self, group_id: str) -> DescribedConsumerGroup:
-        """Raises GROUP_ID_NOT_FOUND."""
+        """Describe a group. Raises GROUP_ID_NOT_FOUND."""
         return describe_group(self._groups.existing(group_id), self._config.group_consumer_assignors, self.image)
 
     def on_connection_lost(self, group_id: str, member_id: str, now: float) -> None:
-        """The member's side closed the connection of its last heartbeat. A member that returns at once in this case
-        (`returns_at_once`) has a short grace to do so before its session ends. The session of a static member does not change,
-        because its process may be restarting."""
+        """Shorten the session of a member that closed the connection of its last heartbeat. A member that promised to return at
+        once (`returns_at_once`) has a short grace to do so before its session ends. The session of a static member does not
+        change, because its process may be restarting."""
         self._timers.on_connection_lost(group_id, member_id, now)
 
     # -- the steps of a heartbeat -------------------------------------------------------------------------------------
 
     def _draft_for(self, body: ConsumerGroupHeartbeatRequest, now: float) -> Draft:
-        """A draft of the group. A member that joins creates the group, also in the place of an empty group of the other type; one
-        with members is converted, if it can be."""
+        """A draft of the group. A member that joins creates the group if there is none. A classic group is replaced if it is
+        empty, and is converted if it has members and can be converted. Raises GROUP_ID_NOT_FOUND."""
         known = self._table.get(body.group_id)
         if isinstance(known, ConsumerGroup):
             return Draft(known, self.image)
@@ -226,10 +226,10 @@ class ConsumerProtocol:
     def advance(
         self, draft: Draft, before: Member, metadata: MemberMetadataValue, owned: Owned, context: RequestContext
     ) -> tuple[CurrentAssignmentValue, TargetAssignment]:
-        """The three steps of a member. Returns its assignment after them, and the target assignment.
+        """Take the three steps of a heartbeat. Returns the member's assignment after them, and the target assignment.
 
-        `before`: the member, or a new one; `metadata`: what it says of itself now, the same object if that has not changed;
-        `owned`: what it says that it owns."""
+        `before`: the member, or a new one. `metadata`: its metadata in the request, the same object if it has not changed.
+        `owned`: the partitions that it owns by the request."""
         subscription_changed = self._update_subscription(draft, before, metadata, context)
         target = self._current_target(draft, before.member_id, context)
         member = replace(before, metadata=metadata)
@@ -263,7 +263,7 @@ class ConsumerProtocol:
         return names_changed or regex_changed
 
     def _current_target(self, draft: Draft, member_id: str, context: RequestContext) -> TargetAssignment:
-        """The target assignment. If it is out of date and may be computed, it is computed now."""
+        """The target assignment, recomputed if it is out of date and the schedule permits it now."""
         if draft.epoch > draft.group.assignment_epoch and self._schedule.may_assign(draft.group, context.now):
             return self._assign(draft, context.now, context.now_ms)
         return draft.target(member_id)
@@ -321,14 +321,14 @@ class ConsumerProtocol:
         draft.drop_unused_regexes()
         draft.bump_epoch()
         if draft.is_empty:
-            # No later heartbeat would do it, and the assignment epoch would stay behind the group's epoch (KAFKA-20442).
+            # No later heartbeat would compute the target, and the assignment epoch would stay behind the group's (KAFKA-20442).
             draft.assign(self._config.group_consumer_assignors, now_ms)
         else:
             self._schedule.request(group.group_id, now)
         return self.result(draft, replies)
 
     def remove_expired(self, group_id: str, member_id: str, now: float, now_ms: int) -> Result | None:
-        """The time of a member is over; None if there is no such member."""
+        """Remove a member whose session or rebalance timeout has ended. None if there is no such member."""
         member = self._groups.member(group_id, member_id)
         return None if member is None else self._remove(self._groups.existing(group_id), [member], now, now_ms, [])
 
@@ -357,8 +357,8 @@ class ConsumerProtocol:
     # -- load and replay ----------------------------------------------------------------------------------------------
 
     def on_loaded(self, now: float, now_ms: int) -> Iterator[Result]:
-        """All records were replayed. The sessions and rebalance timeouts of all members start anew, because the log does not
-        contain when they started. Topics may have changed since the last coordinator compared them."""
+        """Restart the sessions and rebalance timeouts of all members after a load, because the log does not contain when they
+        started; and compare the topics, which may have changed since the last coordinator compared them."""
         for group in self._groups:
             for member in group.members.values():
                 self._restart_timers(group.group_id, member, now)
@@ -370,7 +370,7 @@ class ConsumerProtocol:
         self._topics.look_up_all(now, now_ms)
 
     def keep_alive(self, group_id: str, member: Member, now: float) -> None:
-        """The session of the member starts anew."""
+        """Restart the session of the member."""
         self._timers.start_session(group_id, member.member_id, now, member.session_timeout_ms)
 
     def _restart_timers(self, group_id: str, member: Member, now: float) -> None:

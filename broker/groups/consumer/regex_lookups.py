@@ -15,13 +15,13 @@ from strandline.broker.groups.result import Result
 
 SCANS = "regex scans"
 PAUSE_S = 0.001
-"""Between two slices."""
+"""The pause between two slices."""
 
 OnFinished = Callable[[str, RegexScan, float, int], Result | None]
 
 
 class RegexLookups:
-    """Group -> its scan. They take turns, slice by slice."""
+    """Group -> its scan. The scans take turns, slice by slice."""
 
     def __init__(self, deadlines: Deadlines, on_finished: OnFinished) -> None:
         self._deadlines = deadlines
@@ -46,8 +46,9 @@ class RegexLookups:
         all_names: Iterable[str],
         now: float,
     ) -> RegexScan | None:
-        """Topics were created or deleted; returns the scan if it is finished. `known`: the previous topics of the group's
-        expressions. A look-up in progress looks at `names`, too; if it lacks one of the expressions, it starts again with all."""
+        """Look up the group's expressions among topics that were created or deleted; returns the scan if it is finished. `known`:
+        the previous topics of the expressions. A look-up in progress gets `names`, too; if it lacks one of the expressions, it
+        starts again with all."""
         scan = self._scans.get(group_id)
         if scan is None:
             return self._begin(group_id, RegexScan(known, names, known), now)

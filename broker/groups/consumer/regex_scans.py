@@ -8,8 +8,8 @@ expressions run for ever.)
 An expression must match the whole name. Internal topics never match, because `.*` does not mean them. (In Kafka 4.3 they do: a
 member with `.*` gets `__consumer_offsets`, too, unless it may not describe that topic.)
 
-A scan looks at one name after the other. Topics that are created or deleted during the scan are added to it, and are looked at
-last. Its result contains the topics that exist at the end.
+A scan matches one name after the other. Topics that are created or deleted during the scan are added at its end. The result
+contains the topics that exist at the end of the scan.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class RegexScan:
 
 
 def _compiled(regex: str) -> Any:
-    """None for an expression that was stored and is not accepted any more: no topic matches it."""
+    """The compiled expression; None for one that was stored and is no longer accepted, which matches no topic."""
     try:
         return compile_regex(regex)
     except BrokerError:

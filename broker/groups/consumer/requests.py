@@ -14,7 +14,8 @@ LEAVE_FOR_A_MOMENT = -2
 
 
 def check_heartbeat(body: ConsumerGroupHeartbeatRequest, assignors: Container[str]) -> None:
-    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, by the rules of Kafka's `throwIfConsumerGroupHeartbeatRequestIsInvalid`."""
+    """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for a request that Kafka's rules reject
+    (`throwIfConsumerGroupHeartbeatRequestIsInvalid`)."""
     for name, value in _names(body):
         if value is not None and not value.strip():
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name} must not be empty")
@@ -50,7 +51,7 @@ def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def says_nothing(body: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the heartbeat only says that the member lives."""
+    """Whether the heartbeat sets no field: it only keeps the member's session alive."""
     said = (body.subscribed_topic_names, body.subscribed_topic_regex, body.server_assignor, body.rack_id, body.topic_partitions)
     return body.rebalance_timeout_ms == -1 and all(field is None for field in said)
 

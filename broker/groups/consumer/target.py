@@ -1,6 +1,6 @@
 """The target assignment of a group: the partitions that each member is to own in the group's epoch.
 
-The assignor that most members ask for computes it from the previous one. Its records: one for each member whose partitions change
+The assignor that most members request computes it from the previous one. Its records: one for each member whose partitions change
 or that had no target, and one for the epoch.
 """
 
@@ -35,8 +35,8 @@ class TargetAssignment:
 
 
 def preferred_assignor(members: Iterable[Member], assignors: Sequence[str]) -> str:
-    """The assignor that most members ask for. Of several, it is the one that the configuration names first; so it is if no member
-    asks for any."""
+    """The assignor that most members request. At a tie, and if no member requests any, it is the one of them that the
+    configuration names first."""
     votes = Counter(member.metadata.server_assignor for member in members)
     return max(assignors, key=lambda name: votes[name])
 

@@ -69,7 +69,7 @@ class TopicChanges:
                 yield result
 
     def _update(self, group: ConsumerGroup, looked_up: Mapping[str, RegularExpressionValue], now: float) -> Result | None:
-        """The decision that brings the group up to date with its topics; None if it is."""
+        """The decision that brings the group up to date with its topics; None if it already is."""
         draft, topics_changed = Draft(group, self.image), False
         for regex, value in looked_up.items():
             known = group.resolved.get(regex)

@@ -33,7 +33,7 @@ class Assignment:
 
 
 def parse_assignment(data: bytes) -> Assignment:
-    """Raises `MalformedMetadata`. No bytes are an empty assignment: the member has none yet."""
+    """Decode an assignment. No bytes mean that the member has none yet. Raises `MalformedMetadata`."""
     if not data:
         return Assignment({})
     reader = MetadataReader(data)
@@ -42,7 +42,7 @@ def parse_assignment(data: bytes) -> Assignment:
 
 
 def encode_assignment(version: int, partitions: Mapping[str, Collection[int]]) -> bytes:
-    """`version`: of the member's subscription. Topics and partitions are in ascending order."""
+    """Encode an assignment, with topics and partitions in ascending order. `version`: that of the member's subscription."""
     data = bytearray(_INT16.pack(min(version, VERSION_MAX)) + _INT32.pack(len(partitions)))
     for topic in sorted(partitions):
         name, numbers = topic.encode(), sorted(partitions[topic])

@@ -191,7 +191,7 @@ def _before(draft: Draft, body: JoinGroupRequest, member_id: str, earlier: Membe
 def _metadata(
     known: MemberMetadataValue, body: JoinGroupRequest, subscription: Subscription, context: RequestContext
 ) -> MemberMetadataValue:
-    """The metadata after the join; `known` itself if it has not changed."""
+    """The member's metadata after the join; `known` itself if nothing has changed."""
     metadata = replace(
         known,
         instance_id=known.instance_id if body.group_instance_id is None else body.group_instance_id,
@@ -207,7 +207,7 @@ def _metadata(
 
 
 def _subscription(body: JoinGroupRequest) -> Subscription:
-    """All protocols of a member contain the same subscription. Raises INCONSISTENT_GROUP_PROTOCOL if it cannot be read."""
+    """The member's subscription, which all of its protocols contain. Raises INCONSISTENT_GROUP_PROTOCOL if it cannot be read."""
     try:
         return parse_subscription(body.protocols[0].metadata)
     except MalformedMetadata as e:
@@ -249,7 +249,8 @@ def _first_protocol(member: Member) -> KnownProtocol:
 
 
 def _version(protocol: KnownProtocol) -> int:
-    """Raises INCONSISTENT_GROUP_PROTOCOL. A member that came with an upgrade may have metadata that was never read."""
+    """The version of the protocol's metadata. Raises INCONSISTENT_GROUP_PROTOCOL if it cannot be read: a member of a group that
+    was upgraded may have metadata that was never read."""
     try:
         return MetadataReader(protocol.metadata).version()
     except MalformedMetadata as e:

@@ -132,9 +132,10 @@ class Conversions:
         *,
         supports_skip_assignment: bool = True,
     ) -> Result | None:
-        """A static member returns with the classic protocol. If it was the last member of the newer protocol, returns the
-        decision that converts the group, with `returning` instead of `earlier`; else None. `supports_skip_assignment`: False for
-        old clients, which are not told that they lead the group, so that they do not assign."""
+        """Convert the group if a static member that returns with the classic protocol was its last member of the newer protocol.
+        Returns the decision, which has `returning` instead of `earlier`; None if the group is not converted.
+        `supports_skip_assignment`: False for old clients, whose response does not name them as the leader, so that they do not
+        assign."""
         returning = replace(returning, current=earlier.current)
         members = [returning if member is earlier else member for member in group.members.values()]
         converted = self._downgraded(group, members)

@@ -4,7 +4,7 @@
     SyncGroup    within the rebalance timeout after the JoinGroup
 
 A member that is late is removed, although it sends heartbeats, because other members may wait for its partitions. The
-deadlines are in no record. Another coordinator sets them when it answers the member.
+deadlines are in no record. A new coordinator sets them when it answers the member.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClassicMemberTimers:
         self._remove_member = remove_member
 
     def expect_join(self, group_id: str, member_id: str, timeout_ms: int, now: float) -> None:
-        """The member gets a REBALANCE_IN_PROGRESS. If it has got one before, its deadline stays."""
+        """Set the deadline for the JoinGroup of a member that gets REBALANCE_IN_PROGRESS. An earlier deadline stays."""
         if (JOIN, group_id, member_id) not in self._deadlines:
             self._set(JOIN, group_id, member_id, now + timeout_ms / 1000)
 

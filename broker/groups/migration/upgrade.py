@@ -64,7 +64,7 @@ class _Owners:
 
 
 def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
-    """Raises `CannotUpgrade`."""
+    """The classic group as a group of the newer protocol. Raises `CannotUpgrade`."""
     # A group in its first rebalance has generation 0, and the member epoch 0 means "join". Its members have no generation yet.
     epoch = max(group.generation, 1)
     result, owners = ConsumerGroup(group.group_id), _owners(group, image)
@@ -80,7 +80,7 @@ def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
 
 
 def _owners(group: ClassicGroup, image: MetadataImage) -> _Owners:
-    """Assignments come before owned partitions, which a member may have sent long ago."""
+    """The owners of the partitions. Assignments have precedence over owned partitions, which a member may have sent long ago."""
     owners, members = _Owners(), group.members.values()
     for member in members:
         owners.claim(member.member_id, _assigned(member, image))

@@ -31,11 +31,11 @@ from strandline.broker.groups.records.wire import Reader, Writer
 from strandline.protocol.messages.common import ZERO_UUID
 
 _TOPIC_ID = 0
-"""The tag."""
+"""The tag of the topic id."""
 
 
 def offset_commit_version(value: CommittedOffset) -> int:
-    """The version that is written."""
+    """The version in which an offset is written."""
     return 4 if value.expire_timestamp == -1 else 1
 
 
@@ -109,7 +109,7 @@ def _read_member(reader: Reader, version: int) -> ClassicMemberValue:
     assignment = reader.blob()
     reader.tags()
     if rebalance_timeout_ms == -1:
-        # The rule of the clients that knew one timeout only.
+        # Clients that knew only one timeout used it for both.
         rebalance_timeout_ms = session_timeout_ms
     return ClassicMemberValue(
         member_id, instance_id, client_id, client_host, rebalance_timeout_ms, session_timeout_ms, subscription, assignment

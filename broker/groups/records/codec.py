@@ -14,9 +14,9 @@
     8     ConsumerGroupCurrentMemberAssignment     string group | string member                     0         0
     16    ConsumerGroupRegularExpression           string group | string expression                 0         0
 
-A reader skips every other type (`UnknownRecordType`): 4, which Kafka itself only deletes today, and those of share groups,
+A reader skips every other type (`UnknownRecordType`): 4, of which Kafka writes only tombstones today, and those of share groups,
 streams groups and later versions. A version that is not in the table is an error, as in Kafka: a coordinator that skipped the
-record would go on from an older state of the group.
+record would continue with an older state of the group.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["MalformedRecord", "UnknownRecordType", "decode_record", "encode_reco
 
 
 class UnknownRecordType(ValueError):
-    """The type in the key is none that this version knows."""
+    """The key of a record has a type that this version does not know."""
 
     def __init__(self, type_: int) -> None:
         super().__init__(f"records of type {type_} are not known")
@@ -53,7 +53,7 @@ class UnknownRecordType(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How the records of one type are written and read."""
+    """The encoding of the records of one type."""
 
     type: int
     record: Callable[..., Any]
@@ -62,7 +62,7 @@ class _Form:
     write: Callable[[Writer, Any, int], None]
     read: Callable[[Reader, int], Any]
     version_max: int = 0
-    """All versions from 0 on can be read."""
+    """The newest version that can be read. All versions from 0 on can."""
     written: Callable[[Any], int] = lambda value: 0
     """The version that is written for a value."""
     flexible_from: int = 0

@@ -15,11 +15,12 @@
                                                | tag 0: nullable array of int32: assignment epochs (null)
     ConsumerGroupRegularExpressionValue        array of string: topics | int64 version | int64 timestamp
 
-A default in brackets is that of a tagged field, which is left out if it has it. The default of the classic member metadata is not
-null but an empty one (so do Kafka's classes read and write it): of a member of the newer protocol, the null is written.
+A default in brackets belongs to a tagged field. The field is left out if it has its default. The default of the classic member
+metadata is not null but a struct without protocols, as in Kafka's classes; so the null of a member of the newer protocol is
+written.
 
-Assignment epochs are those of the partitions in the same place (KIP-1251). If they are missing, as in records before Kafka 4.3,
-or of another number than the partitions, all partitions have the member's epoch, or 0 if that is negative.
+The nth assignment epoch belongs to the nth partition (KIP-1251). If the epochs are missing, as in records before Kafka 4.3, or if
+there are more or fewer of them than partitions, all partitions have the member's epoch, or 0 if that is negative.
 
 Topics and partitions are written in ascending order, so that equal values have equal bytes.
 """

@@ -45,7 +45,7 @@ def decode_offset_commit(key: bytes, value: bytes | None) -> OffsetCommitRecord:
 
 
 def _decode_value(value: bytes) -> CommittedOffset | None:
-    """None if the value has another form."""
+    """The offset in a value; None if the value has another form than the one above."""
     metadata_size = len(value) - _HEAD.size - _TAIL.size
     if not 0 <= metadata_size <= _METADATA_MAX:
         return None
@@ -71,7 +71,7 @@ def only_record(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int]:
-    """Where the content of a field begins and ends; it ends before it begins if its size is not in one or two bytes."""
+    """The start and end of a field's content. The end is before the start if the field has another form."""
     size, at = data[at], at + 1
     if size >= 0x80:
         size, at = size & 0x7F | data[at] << 7, at + 1

@@ -10,8 +10,8 @@
     8      ConsumerGroupCurrentMemberAssignment    group, member              what it owns, and what it has to give up
     16     ConsumerGroupRegularExpression          group, expression          the topics that match it
 
-Names and meanings are Kafka's (4.3). The type of a group stands in its records: a group with a GroupMetadata record is classic,
-one with a ConsumerGroupMetadata record is of the newer protocol.
+Names and meanings are Kafka's (4.3). A group with a GroupMetadata record is classic, and a group with a ConsumerGroupMetadata
+record has the newer protocol.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PartitionEpochs = Mapping[bytes, Mapping[int, int]]
 
 
 class MemberState(IntEnum):
-    """How far a member of the newer protocol has come towards its target assignment. The numbers are in the records."""
+    """The progress of a member of the newer protocol towards its target assignment. The numbers are in the records."""
 
     STABLE = 0
     """It has all that it may have in its epoch."""
@@ -48,7 +48,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
 
     offset: int
     leader_epoch: int = -1
-    """Of the record before the offset; -1: unknown."""
+    """The leader epoch of the record before the offset; -1: unknown."""
     metadata: str = ""
     """A note of the program that committed."""
     commit_timestamp: int = -1
@@ -56,7 +56,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
     expire_timestamp: int = -1
     """When it expires, in ms since 1970, if the commit named a retention time; -1: as the broker is configured."""
     topic_id: bytes = ZERO_UUID
-    """Of the topic that had the name then; ZERO_UUID: unknown."""
+    """The id of the topic that had the name when the offset was committed; ZERO_UUID: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class GroupMetadataRecord:
 class ConsumerGroupMetadataValue:
     epoch: int
     metadata_hash: int = 0
-    """Of the topics that the group subscribes to, as of this epoch."""
+    """The hash of the topics to which the group subscribed when this epoch began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class ConsumerGroupMetadataRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClassicProtocol:
-    """A protocol that a member of the classic protocol brings to a group of the newer one."""
+    """A protocol that a classic member of a group of the newer protocol supports."""
 
     name: str
     metadata: bytes

@@ -1,4 +1,4 @@
-"""Kafka's field types, with which the keys and values of `__consumer_offsets` are written.
+"""Kafka's field types, of which the keys and values of `__consumer_offsets` consist.
 
     int8 int16 int32 int64    big-endian, signed
     uuid                      16 bytes
@@ -14,7 +14,7 @@
 A version of a value is inflexible or flexible as a whole. A tagged field that has its default is left out, and a reader skips
 tags that it does not know, so a later Kafka can add one without a new version.
 
-A reader never allocates what the bytes only claim: a length beyond their end is an error.
+A reader allocates no memory for a claimed length: a length beyond the end of the bytes is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
 TEXT_BYTES_MAX = 0x7FFF
-"""The longest string, also where a longer length could be written: Kafka's classes refuse to read it."""
+"""The longest string. Flexible versions could write a longer one, but Kafka's classes would not read it."""
 
 
 class MalformedRecord(ValueError):
@@ -162,7 +162,7 @@ class Writer:
     def __init__(self, *, is_flexible: bool = False) -> None:
         self._data = bytearray()
         self.is_flexible = is_flexible
-        """As of a `Reader`."""
+        """Whether the fields have the forms of a flexible version."""
 
     @property
     def data(self) -> bytes:

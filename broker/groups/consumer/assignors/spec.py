@@ -14,7 +14,7 @@ TopicIds = Mapping[bytes, None]
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
     instance_id: str | None
-    """Of a static member."""
+    """None for a dynamic member."""
     subscribed: TopicIds
     """The topics to which it subscribes and which exist."""
 
@@ -23,7 +23,7 @@ class MemberSpec:
 class GroupSpec:
     members: Mapping[str, MemberSpec]
     partition_counts: Mapping[bytes, int]
-    """Of each topic that a member subscribes to."""
+    """Topic id -> number of partitions, for each topic to which a member subscribes."""
     present: Mapping[str, Partitions]
     """The previous target assignment. Some of its members, topics and partitions may not exist any more."""
 
