@@ -10,9 +10,9 @@ from strandline.testing.history.view import View
 
 
 def check_deleted_keys(view: View, findings: Findings) -> None:
-    """The final read must not show a value of a key whose newest record is a tombstone, unless it shows the tombstone too: the
-    key would come back for everyone who reads from the beginning. A read that takes longer than tombstones are kept may miss the
-    tombstone though it has seen the value."""
+    """The final read must not show a value of a key whose newest record is a tombstone, unless it shows the tombstone too:
+    otherwise each consumer that reads from the beginning would get the deleted key back. A read that takes longer than tombstones
+    are kept may miss the tombstone though it has seen the value."""
     compacted, final_at = view.compacted, view.final_at
     if compacted is None or final_at is None or view.removable is None or _final_seconds(view) > compacted.delete_retention_s:
         return

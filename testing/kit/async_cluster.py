@@ -253,8 +253,8 @@ class AsyncCluster:
         return RecordingConsumer(self.history if history is None else history, name, *topics, **defaults)
 
     def admin(self, **options: Any) -> Admin:
-        """An `Admin` client for this cluster, which notes the topics that it makes, or finds, compacted. `options`: as for
-        `Admin`."""
+        """An `Admin` client for this cluster, which notes the topics that it creates compacted or finds compacted. `options`: as
+        for `Admin`."""
         return RecordingAdmin(self.policies, self.history, **self._reach(options))
 
     async def create_topic(

@@ -98,7 +98,7 @@ async def final_verdict(
 
 
 def known_ends(history: History, topic: str) -> dict[int, int]:
-    """Partition -> the offset behind its last acknowledged record."""
+    """Partition -> the offset after its last acknowledged record."""
     ends: dict[int, int] = {}
     for send in history.sends:
         if isinstance(send.partition, tuple) and send.partition[0] == topic:

@@ -1,11 +1,11 @@
-"""The security of a cluster of the kit (`secure=True`): who there is, and how nodes and clients connect.
+"""The security of a cluster of the kit (`secure=True`): its users, and how nodes and clients connect.
 
 In the test's own process, nodes and clients connect by SASL_PLAINTEXT with SCRAM: the faults of the network are made on the bytes
 of the protocol, so there is no TLS. With `processes=True` the cluster is that of `strandline up --secure`, with TLS. Both have
 the same users: `admin` and the nodes are super users, `producer` may write and create topics, `consumer` may read topics and join
-groups. Whoever the test adds has no rights.
+groups. A user that the test adds has no rights.
 
-The passwords of a cluster in the test's process are no secrets: each is the user's name with "-password" behind it.
+The passwords of a cluster in the test's process are no secrets: each is the user's name followed by "-password".
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ A partition is a list, and a transaction appends values to several of them. Noth
     verdict = check_transactions(history)
     assert verdict.good, str(verdict)
 
-**An unknown outcome counts as either, but for everybody the same:** once a consumer has seen one record of the transaction, all
-of its records must be there, in all partitions.
+**An unknown outcome counts as either, but as the same for all consumers:** once a consumer has seen one record of the
+transaction, all of its records must be there, in all partitions.
 
 A read covers the offsets up to its `position`. Of a transaction whose records lie in the covered ranges of a consumer, the
 consumer must have seen all or nothing. The names are Adya's and Jepsen's where they have one:
@@ -40,8 +40,9 @@ consumer must have seen all or nothing. The names are Adya's and Jepsen's where 
 `check_exactly_once` judges a program that consumes, transforms and produces, by its input, its output and its committed
 positions: `lost-input`, `duplicate-output`, `unexplained-output`, `uncommitted-input`, `output-order`.
 
-**Limits.** A record whose offset nobody knows can only be missed by the final read. Whether a committed transaction becomes
-visible soon is not checked, and neither are cycles with anti-dependencies (G2): Kafka does not promise that they do not exist.
+**Limits.** If no client knows the offset of a record, only the final read can show that the record is missing. Whether a
+committed transaction becomes visible soon is not checked, and neither are cycles with anti-dependencies (G2): Kafka does not
+promise that they do not exist.
 """
 
 from strandline.testing.history.transactions.checker import check_transactions

@@ -1,4 +1,4 @@
-"""Each transaction is visible as a whole or not at all, to everybody, and only when it is committed."""
+"""Each transaction is visible to all consumers as a whole or not at all, and only when it is committed."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ class Evidence:
         return ((append, self.offset_of[append]) for append in transaction.appends if append in self.offset_of)
 
     def is_committed(self, transaction: Transaction) -> bool:
-        """Whether it is known to be committed: its producer was told so, or a consumer saw it."""
+        """Whether the transaction is known to be committed: its producer received that answer, or a consumer saw a record of
+        it."""
         return transaction.outcome == "committed" or transaction.number in self.seen
 
     def _take_acknowledgements(self) -> None:
@@ -91,7 +92,8 @@ class Evidence:
                 self.missed.setdefault(append.transaction.number, []).append(Missed(append, read, offset))
 
     def unplaced(self) -> Iterator[Missed]:
-        """Appends without a known offset, in partitions whose whole log was read at the end: they are not there."""
+        """Appends without a known offset, in partitions whose whole log was read at the end. The final read did not find them, so
+        they are missing."""
         whole = {read.partition: read for read in self.history.reads if read.final}
         for partition, start in self.history.log_starts.items():
             if start > 0:
@@ -101,8 +103,8 @@ class Evidence:
                 yield Missed(append, whole[append.partition], -1)
 
     def _may_be_cleaned(self, append: Append, offset: int) -> bool:
-        """Whether a cleaner may have removed it: a newer record of its key was appended. It is not asked if that record was
-        committed, so a cleaner that removes too much because of an aborted record is not found here."""
+        """Whether a cleaner may have removed the record, because a newer record of its key was appended. This does not check
+        whether the newer record was committed, so it does not find a cleaner that removes a record because of an aborted one."""
         if append.partition not in self.history.compacted_partitions or append.key is None:
             return False
         return self._newest_of_key[append.partition, append.key] > offset

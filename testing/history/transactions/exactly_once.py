@@ -16,7 +16,7 @@ from strandline.testing.history.verdict import Findings, short
 Log = Sequence[tuple[int, Any]]
 """(offset, value), by ascending offset."""
 Logs = Mapping[Any, Log]
-"""By partition. Any: a mapping of a narrower key is one, too."""
+"""The log of each partition. The key type is Any, so that mappings with any type of partition are accepted."""
 _Place = tuple[Partition, int]
 
 

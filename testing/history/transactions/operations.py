@@ -189,8 +189,9 @@ class TransactionHistory:
         began_at: float | None = None,
         at: float | None = None,
     ) -> Read:
-        """Record what a consumer read. `position`: where it reads next, if that is not right after the last record: it passes
-        markers and aborted records. A reader begins at the first offset that it reads, or where `seek` says."""
+        """Record what a consumer read. `position`: where the consumer reads next, if that is not right after the last record,
+        because it skips markers and aborted records. A reader begins at the first offset that it reads, or at the offset of its
+        `seek`."""
         pairs = list(records)
         before = self._positions.get((process, partition), pairs[0][0] if pairs else position or 0)
         end = max(before, pairs[-1][0] + 1 if pairs else 0) if position is None else position
@@ -201,7 +202,7 @@ class TransactionHistory:
         return read
 
     def seek(self, process: Process, partition: Partition, offset: int) -> None:
-        """Record that the reader goes on at this offset: also for its first read."""
+        """Record that the reader's next read starts at this offset; also for its first read."""
         self._positions[process, partition] = offset
 
     def final(
