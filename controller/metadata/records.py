@@ -25,8 +25,6 @@ from strandline.protocol.messages.common import Listener, ProducerName, Producer
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
-METADATA_PARTITION = (METADATA_TOPIC_ID, 0)
-"""The key of the metadata log's only partition."""
 
 LEVEL_MIN, LEVEL_MAX = 0, 2
 """The levels that this version can read and write."""
@@ -271,10 +269,6 @@ class AskedReplica(msgspec.Struct, array_like=True, frozen=True, gc=False):
     high_watermark: int = -1
     may_lack_records: bool = False
     """Its log may have lost records that it had, for example because its machine lost power."""
-
-    @property
-    def has_answered(self) -> bool:
-        return self.log_end_offset >= 0
 
 
 class UncleanElectionRecord(MetadataRecord, tag=203, frozen=True):
