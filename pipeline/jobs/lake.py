@@ -63,12 +63,6 @@ def file_path(topic: str, partition: int, date: str, first: int, last: int) -> s
     return f"{topic}/date={date}/{topic}-{partition}-{first:020}-{last}.parquet"
 
 
-def is_file_name(name: str, topic: str) -> bool:
-    """Whether the name is that of a data file of this topic."""
-    match = _FILE.fullmatch(name)
-    return match is not None and match["topic"] == topic
-
-
 def file_place(name: str) -> tuple[TopicPartition, int] | None:
     """Partition and last offset in the name of a data file; None for any other name."""
     match = _FILE.fullmatch(name)
