@@ -27,7 +27,6 @@ from strandline.storage.checkpoints import CLEAN_SHUTDOWN
 
 SMALL_DISK_BYTES = 64 << 20
 BALLAST = "ballast"
-ENDED_WITHIN_S = 30.0
 
 
 class _Processes(Driver):

@@ -18,7 +18,6 @@ from strandline.cli.common import run
 from strandline.cli.output import Form, View, rendered, show, terminal_width
 from strandline.protocol.errors import StrandlineError, UsageError
 
-DEFAULT_S = 2.0
 SECONDS_MIN = 0.1
 _CLEAR = "\x1b[H\x1b[2J"
 
