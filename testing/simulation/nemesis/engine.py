@@ -219,9 +219,6 @@ class Nemesis:
         self.going = True
         self.spawn(self._operate(), "operator")
 
-    def is_core_up(self, left_out: Iterable[int]) -> bool:
-        return all(m.loop is not None for n, m in self.cluster.machines.items() if n not in set(left_out))
-
     # -- victims ------------------------------------------------------------------------------------------------------
 
     def running(self, nodes: Iterable[int]) -> list[int]:

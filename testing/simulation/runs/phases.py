@@ -142,7 +142,6 @@ class Phases:
                 self._break_for_good(node)
         if left_out:
             await self._within(lambda: self.complaints(left_out), "the core heals", left_out)
-        self.left_out = left_out
 
     def _windows_are_open(self) -> list[str]:
         self.budget.look()

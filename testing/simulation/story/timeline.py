@@ -146,12 +146,9 @@ class Lane:
     cuts: list[list[Any]] = field(default_factory=list)
     """[time, to, was]: truncations."""
     _open: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    is_shown: bool = False
-    """The process runs and has opened this log."""
 
     def see(self, time: float, replica: Replica) -> None:
         """The replica has this state from now on."""
-        self.is_shown = True
         now = {(run.epoch, run.base if run.epoch == UNKNOWN else 0): run for run in replica.runs}
         for key in [key for key in self._open if key not in now]:
             self._close(time, key)
@@ -177,7 +174,6 @@ class Lane:
             if steps:
                 _step(steps, time, None)
         self.plays(time, None, UNKNOWN)
-        self.is_shown = False
 
     def plays(self, time: float, epoch: int | None, leader: int) -> None:
         """It has another role from now on; None: none."""
