@@ -513,7 +513,8 @@ def _with_handlers(options: Options, draw: Random) -> Options:
 
 
 def _with_transactions(options: Options, draw: Random) -> Options:
-    """The same run, in some cases with transactions. If losses are permitted, nothing could be said of them."""
+    """The same run, in some cases with transactions. A run that permits losses has none, because a loss excuses any outcome of a
+    transaction."""
     has_them = draw.random() < TRANSACTIONS_SHARE and not options.loss_permitted
     return with_transactions(options, draw) if has_them else options
 

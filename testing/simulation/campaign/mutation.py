@@ -1,4 +1,4 @@
-"""One guard that can be removed, and the table of them. The files with the mutations enter themselves into it."""
+"""One guard that can be removed, and the table of them. Each file with mutations adds its own to the table."""
 
 from __future__ import annotations
 

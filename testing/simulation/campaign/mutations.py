@@ -781,7 +781,8 @@ class _Endless:
         self.get = offset_map.get
 
     def kept_rows(self, header: Any) -> None:
-        """No batch is judged by its marks, which know nothing of the records above the map."""
+        """Return None, so that each batch is judged record by record: the marks of kept rows know nothing of the records above
+        the map."""
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------

@@ -371,7 +371,8 @@ class SimCluster:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def client(self, name: str = "", user: str | None = None) -> Client:
-        """A new client. `user`: who it is in a cluster with security; None: the user of a client of this name."""
+        """A new client. `user`: the user that it logs in as, in a cluster with security; None: the user that belongs to this
+        name."""
         self._clients += 1
         node_id = 200 + self._clients
         return Client(self, self.world.add_machine(node_id, name or f"client-{node_id}"), user or user_of(name))

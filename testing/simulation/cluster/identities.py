@@ -1,7 +1,7 @@
 """The users of a simulated cluster with security, their passwords, and what they may do.
 
-The simulated network has no TLS. Everyone proves who it is by SCRAM over SASL_PLAINTEXT, and for real: the production code of
-both ends runs. The users of nodes are in a file of each node, because nodes meet before there is metadata; those of clients are
+The simulated network has no TLS. Every node and client authenticates by SCRAM over SASL_PLAINTEXT, with the production code of
+both ends. The users of nodes are in a file of each node, because nodes meet before there is metadata; those of clients are
 credentials in the metadata, which the administrator creates, and sometimes changes. The administrator and the nodes are super
 users.
 

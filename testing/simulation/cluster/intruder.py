@@ -1,4 +1,4 @@
-"""Someone in the network who knows everything and may do almost nothing.
+"""A client in the network that knows every secret number of the protocol and has almost no rights.
 
 The intruder knows what no client should: broker epochs, leader epochs, log ends, producer ids, the epoch of the quorum. It sends
 what a broker, a controller or another client would send, with true values, in one of four ways:
@@ -9,8 +9,8 @@ what a broker, a controller or another client would send, with true values, in o
     pretending    it logs in as itself, and in the middle of the session again as the administrator, whose password it knows
 
 Everything must be refused. An answer without an error is a problem of the run; and whatever takes effect all the same disturbs
-the invariants: a forged offset moves a high watermark (I7, I10), a forged record is one that nobody wrote, a forged vote or epoch
-disturbs the quorum (I18). What reaches a handler behind its guards is I47.
+the invariants: a forged offset moves a high watermark (I7, I10), a forged record is one that no client of the run wrote, a forged
+vote or epoch disturbs the quorum (I18). A request of the intruder that passes the guards of a handler violates I47.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Intruder:
 
 
 async def log_in(connection: Connection, user: str, password: str, draw: Random) -> None:
-    """Log in, or log in again, without a look at what the server proves. Raises BrokerError if the server refuses it."""
+    """Log in, or log in again, without a check of the server's signature. Raises BrokerError if the server refuses it."""
     exchange = ScramClientExchange(SCRAM_256, user, password, draw.randbytes)
     handshake = await connection.request(apis.SASL_HANDSHAKE, security.SaslHandshakeRequest(SCRAM_256), timeout_ms=PATIENCE_MS)
     _check(handshake)

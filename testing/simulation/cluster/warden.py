@@ -81,7 +81,7 @@ class Warden:
             await asyncio.sleep(LOOK_S)
 
     def _note_wrong(self) -> bool:
-        """Whether the metadata differs from the beginning; what has to be given back."""
+        """Note each difference between the metadata and its initial state, for `give_back`. Returns whether there is one."""
         image = self.around.image()
         rules = [acl_of(acl) for acl in image.acls.values()]
         self._gone = [rule for user in self._rules for rule in self._rules[user] if rule not in rules]
@@ -146,7 +146,7 @@ class Warden:
         await admin.alter_client_quotas(entity, {kind: self.draw.choice(RATES)}, timeout_ms=PATIENCE_MS)
 
     async def give_back(self, admin: Any) -> None:
-        """Everybody has the rights of the beginning, and no quota."""
+        """Restore the initial rights of every user, and remove every quota."""
         if self._gone:
             await admin.create_acls(self._gone, timeout_ms=PATIENCE_MS)
             self._gone.clear()

@@ -332,7 +332,8 @@ class Workload:
             await self._look_at_positions(consumer, name)
 
     async def _look_at_positions(self, consumer: Any, name: str) -> None:
-        """The last records of a partition may be gone, so its end is reached without them."""
+        """Take the positions from the consumer. The last records of a partition may have been removed, so the consumer reaches
+        its end without reading them."""
         for topic, index in self.positions[name]:
             with contextlib.suppress(StrandlineError):  # a leader has not answered where the records begin
                 self.positions[name][topic, index] = await consumer.position(TopicPartition(topic, index))
@@ -584,8 +585,8 @@ def _record(send: Send) -> dict[str, Any]:
 
 
 class SideTopic:
-    """A topic that is deleted and recreated under one name. Clients must always read its present self: each record names the
-    generation of the topic."""
+    """A topic that is deleted and recreated under one name. Clients must read only the present generation of the topic, so each
+    record names its own."""
 
     NAME = "side"
     RECORDS = 5

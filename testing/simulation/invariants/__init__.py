@@ -22,7 +22,7 @@
 | I16 idempotence | producers.py | records become committed; producer states at rest |
 | I17 purgatory | purgatory.py | each answer; sweeps; idle at rest |
 | I18 quorum durability | quorum.py | a vote or a voter's fetch leaves; flush; quorum HW |
-| I19 metadata | quorum.py, membership.py | quorum HW; whatever anybody applies; snapshots; at rest |
+| I19 metadata | quorum.py, membership.py | quorum HW; batches that a node applies; snapshots; at rest |
 | I20 honesty | honesty.py | damage; truncation below the HW; failed disk; losses at rest |
 | I22 topic identity | logs.py, observer.py | append; recovery; a partition is served |
 | I23 resources | resources.py | sweeps; each orderly stop |
@@ -59,6 +59,6 @@ I36 to I40, about groups, are in the place of I21. The members of a run write do
 rest" is `Invariants.at_rest`, when faults and clients have ended.
 
 `Ghosts.permit_loss` says that more has failed than the cluster promises to survive: then I4 (its second half), I6, I7, I9,
-I10, I13 and I15 are silent for the partition, the loss is written down, and I20 has to find it among what was told. When in
-such a run a majority of the controllers' disks is lost, nothing can be judged any more but idle lists and resources.
+I10, I13 and I15 are silent for the partition, the loss is noted, and I20 must find it among the reported losses. If such a run
+loses the disks of a majority of the controllers, only idle lists and resources can still be judged.
 """

@@ -380,7 +380,7 @@ class Ghosts:
         return process if process is not None and process.files is files else None
 
     def end(self, server: object) -> None:
-        """The server's process has ended. Only needed if its event loop goes on."""
+        """Note that the server has ended, for a server whose event loop goes on."""
         for process in self.processes.values():
             if process.server is server:
                 process.has_ended = True

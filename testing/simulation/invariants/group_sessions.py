@@ -10,7 +10,8 @@ table of its own. A change of the configuration counts from the next heartbeat o
 - Two targets of a group are at least the shorter one of the assignment intervals apart that were in effect at the two. (The
   first target of a group, that of a group without members, and that of a classic group that is converted do not count.)
 
-Times are those of the coordinator's loop. That nobody reads a partition of a member that relies on a longer session is I36.
+Times are those of the coordinator's loop. I36 checks that no other member reads a partition of a member that still relies on a
+longer session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """I18, I19: the metadata quorum, and all nodes that follow its log.
 
 - **I18**: what a voter says is on its disk. When a vote or a fetch leaves, the disk below the cache is checked. A leader commits
-  only what a majority has on its disks, and only with a record of its own epoch behind it.
+  only what a majority has on its disks, and only if a record of its own epoch follows.
 - **I19**: there is one committed log. It grows when a leader raises the quorum's high watermark. Whatever a controller or broker
   applies is compared with it batch by batch, and the images that they make of it key by key.
 

@@ -1,8 +1,8 @@
-"""I47 to I49: nobody does what they may not do.
+"""I47 to I49: requests take effect only with the rights that they need, and nodes are not throttled.
 
 I47  a handler gets no request behind its guards whose sender lacks the right for it
-I48  no consumer is given records of a topic that it may not read, and nobody's right is judged otherwise than by the rules
-I49  what nodes say to each other is never throttled, and their connections are never muted
+I48  no consumer is given records of a topic that it may not read, and each decision about a right agrees with the rules
+I49  requests between nodes are never throttled, and their connections are never muted
 
 The judge has a table of rights of its own, and decides with all rules of the committed metadata, one after the other
 (`is_allowed`). The product decides with an index, a memory of decisions and deltas of its image. What a node may know is the
@@ -185,7 +185,7 @@ FORWARDED = frozenset(
         apis.ALTER_CLIENT_QUOTAS,
     }
 )
-"""A broker passes these on without looking, because the controller decides."""
+"""A broker forwards these without a check of its own, because the controller decides."""
 
 
 # -- the checks -------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def check_passed(ghosts: Ghosts, node: int, is_broker: bool, image: MetadataImag
 
 
 def check_envelope(node: int, request: Any) -> None:
-    """I47: only a node may say whose request it forwards."""
+    """I47: only a node may name the sender of a request that it forwards."""
     sender = request.connection.principal
     if not is_super_user(sender):
         text = f"controller {node} accepts an Envelope of {sender}, with {apis.api_name(request.api_key)} of {request.principal}"

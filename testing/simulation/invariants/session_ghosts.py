@@ -1,4 +1,5 @@
-"""What coordinators have accepted from the members of groups, and told them, about their sessions: the ghosts of I50."""
+"""The ghosts of I50: the heartbeats that coordinators have accepted from members of groups, and the sessions that their answers
+named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of the kernel ask of one another. Each part imports these, and no other part that imports it.
+"""The interfaces between the parts of the kernel. Each part imports these, and no other part that imports it.
 
 world.py -> network.py -> tcp.py -> loop.py     the imports
 loop.py   sees its machine as `Host`, and through it the world as `Surroundings`

@@ -113,7 +113,7 @@ def response_id(frame: bytes) -> int:
 
 
 def _integer(data: bytes, position: int) -> tuple[int, int]:
-    """A msgpack integer that is not negative, and the position behind it; -1 when there is none."""
+    """A msgpack integer that is not negative, and the position after it; -1 when there is none."""
     head = data[position] if position < len(data) else 0xC1
     if head < 0x80:
         return head, position + 1

@@ -550,7 +550,7 @@ class End:
         self.die(None)
 
     def send_reset(self) -> None:
-        """Send an RST behind what is on the wire. If it is lost, the next bytes from the peer cause another one."""
+        """Send an RST after what is on the wire. If it is lost, the next bytes from the peer cause another one."""
         if self.is_way_open and self.here.has_power:
             self._depart(Segment(b"", resets=True))
 

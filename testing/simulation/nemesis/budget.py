@@ -140,7 +140,7 @@ class Budget:
         finally:
             self._reassigning -= 1
 
-    # -- being told ---------------------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------------------------
 
     @contextmanager
     def touching(self, *nodes: int) -> Iterator[None]:

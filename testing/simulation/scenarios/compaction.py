@@ -255,8 +255,8 @@ async def s59(stage: Stage) -> None:
 
 @scenario("S60", "The map of the cleaner is too small for the keys", source="KAFKA-2163")
 async def s60(stage: Stage) -> None:
-    """The map has room for a few dozen keys, and the log has more. Each round cleans as far as its map reaches, and judges
-    nothing behind that."""
+    """The map has room for a few dozen keys, and the log has more. Each round cleans as far as its map reaches, and removes
+    nothing above that."""
     await _open(stage, settings={"log.cleaner.dedupe.buffer.size": 1024}, segment_bytes="4000")
     rows = [(f"k{n}", f"{n}") for n in range(120)]
     newer = [(f"k{n}", f"{n} again") for n in range(0, 120, 2)]

@@ -66,7 +66,7 @@ def _overwrite(disk: SimFiles, path: str, data: bytes) -> None:
 @scenario("S42", "A damaged batch in the middle", source="FAST'17; nats-io/nats-server#7549")
 async def s42(stage: Stage) -> None:
     """Bits flip in records that were committed long ago. A broker must not send bad bytes anywhere, nor drop the good records
-    behind them."""
+    after them."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(30)
     await stage.until(lambda: stage.end(2) == stage.end(3) == 30, what="all have thirty records")

@@ -188,7 +188,8 @@ async def s67(stage: Stage) -> None:
 
 @scenario("S66", "An eligible replica comes back with an empty disk", source="KIP-966; KAFKA-18106")
 async def s66(stage: Stage) -> None:
-    """Its disk was replaced, and it died once more before it could say so: the boot id shows nothing."""
+    """The disk of an eligible replica was replaced, and its process died once more before it could report that. Its boot id is
+    the same as before, so it does not show the loss."""
     await _stand_alone(stage)
     stage.wipe(2)
     stage.start(2)

@@ -103,8 +103,8 @@ async def s112(stage: Stage) -> None:
 
 @scenario("S113", "The leader dies while a writer raises the fencing token", source="fail-over during a take-over")
 async def s113(stage: Stage) -> None:
-    """The fence may be on no follower, on one, or on all, and the record behind it as well. Both writers go on meanwhile. After
-    the first record of the new writer, the old one writes nothing more."""
+    """The fence may be on no follower, on one, or on all, and so may the record after it. Both writers go on meanwhile. After the
+    first record of the new writer, the old one writes nothing more."""
     await stage.open(replicas=[1, 2, 3], segment_bytes="1024")
     old = Writer(stage, "old", OLD)
     await old.has_written(3)

@@ -135,7 +135,7 @@ async def s103(stage: Stage) -> None:
 @scenario("S104", "A commit is late on a connection that was given up", source="docs/bugs.md; Apache Kafka accepts it")
 async def s104(stage: Stage) -> None:
     """A commit is not answered in time. The member gives up the connection, and commits on a new one. Then the first commit
-    arrives. It names the present epoch, and an offset behind the one that was acknowledged."""
+    arrives. It names the present epoch, and an offset below the one that was acknowledged."""
     group = await open_group(stage)
     first = group.member("first")
     await group.settled(first)
@@ -229,8 +229,8 @@ async def _append(stage: Stage, partitions: int, count: int) -> None:
 
 @scenario("S107", "A member is paused for longer than its session", source="aiokafka#847; FastStream#1414")
 async def s107(stage: Stage) -> None:
-    """Its partitions go to another member. When it wakes up, it has records in its buffer, and does not know. It returns none of
-    them: it joins again, and reads what it gets then."""
+    """The partitions of the paused member go to another member. When it continues, it has records of them in its buffer, and does
+    not know of the loss. It returns none of these records: it joins again, and reads what it gets then."""
     group = await open_group(stage)
     paused = group.program("paused", max_poll_records=1, fetch_max_wait_ms=5000)
     await paused.owns(0, 1)
@@ -263,8 +263,8 @@ def _all_read(stage: Stage, *programs: Program) -> bool:
 
 @scenario("S108", "A static member restarts", source="KIP-345, KIP-848; aiokafka#1188")
 async def s108(stage: Stage) -> None:
-    """Its partitions wait for it: nothing moves, and the next process goes on where the last one has committed. If it has died
-    without a word, the next process waits for the end of its session, and is not stuck."""
+    """The partitions of the static member wait for its next process: nothing moves, and that process starts at the committed
+    offsets. If the first process was killed, the next one waits for the end of its session, and is not stuck."""
     group = await open_group(stage)
     static, other = group.program("static", group_instance_id="i"), group.program("other")
     await stage.until(lambda: len(static.owned) == len(other.owned) == 1, what="both have a partition")

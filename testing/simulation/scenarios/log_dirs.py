@@ -113,7 +113,7 @@ def _copied_end(stage: Stage, broker: int) -> int:
 
 
 async def _produce_on(stage: Stage) -> None:
-    """A client that writes all the time, whoever leads; `stage.acked` has what was acknowledged."""
+    """A client that writes all the time, to the present leader; `stage.acked` has what was acknowledged."""
     while True:
         stage.sent += 1
         try:
@@ -196,7 +196,7 @@ async def s80(stage: Stage) -> None:
 @scenario("S81", "A disk fails while a log moves to it, and one while a log moves from it", source="KIP-113, KAFKA-16157")
 async def s81(stage: Stage) -> None:
     """The controller has accepted the new directory before the log is there. If the old disk fails then, the replica is offline
-    although the metadata names a disk in order: the broker takes the assignment back, so that another broker leads."""
+    although the metadata names a healthy disk: the broker takes the assignment back, so that another broker leads."""
     await stage.open(settings=TWO)
     await stage.append(5)
     await stage.until(lambda: _is_known(stage, 1), what="the controller knows the directory")
@@ -236,7 +236,7 @@ async def s81(stage: Stage) -> None:
 
 @scenario("S82", "A log is truncated while it moves", source="KAFKA-9654, KAFKA-15036")
 async def s82(stage: Stage) -> None:
-    """A leader dies with records that nobody else has, in its log and in the copy on its other disk. When it follows the new
+    """A leader dies with records that no other replica has, in its log and in the copy on its other disk. When it follows the new
     leader, it truncates them, and so does the copy: it is promoted with the history of the new leader only."""
     await stage.open(settings=TWO)
     await stage.append(5)

@@ -117,8 +117,8 @@ async def s49(stage: Stage) -> None:
 
 @scenario("S50", "The active controller is cut off", source="KAFKA-15489, KIP-996")
 async def s50(stage: Stage) -> None:
-    """It cannot commit anything any more, and must say so instead of keeping requests waiting. When it is back, its old epoch
-    must not unseat its successor."""
+    """The controller cannot commit anything any more, and must reject requests instead of keeping them waiting. When it is back,
+    its old epoch must not unseat its successor."""
     await stage.open(controllers=3)
     _one_leader_an_epoch(stage)
     old = stage.active_controller()

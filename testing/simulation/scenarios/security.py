@@ -59,7 +59,8 @@ def produce(
 
 @scenario("S125", "A forged high offset", source="one connection that claims to be brokers 2 and 3 makes acks=all succeed")
 async def s125(stage: Stage) -> None:
-    """Someone with all rights of a client poses as the followers, and says that they have everything. Nothing moves."""
+    """A user with all rights of a client fetches in the name of the followers, and claims that they have every record. No high
+    watermark moves."""
     await stage.open(secured=True)
     mallory = await make_user(stage, "mallory", *EVERYTHING)
     await stage.append(3)
@@ -101,7 +102,8 @@ async def s125(stage: Stage) -> None:
 
 @scenario("S126", "A wrong password", source="F27, F28: CVE-2024-56128 and others")
 async def s126(stage: Stage) -> None:
-    """It is refused after a delay, by brokers and controllers, with the same answer as for a user that does not exist."""
+    """Brokers and controllers refuse a login with a wrong password after a delay, with the same answer as for a user that does
+    not exist."""
     await stage.open(secured=True)
     peer = await make_user(stage, "alice")
     identities = stage.cluster.identities
@@ -298,7 +300,8 @@ GROUP_SETTINGS = {"group.consumer.session.timeout.ms": 1500, "group.consumer.hea
 
 @scenario("S132", "Security after a rolling upgrade", source="KIP-584")
 async def s132(stage: Stage) -> None:
-    """A cluster of an older version knows no rights in its metadata, and says so. After the upgrade they count."""
+    """The metadata of a cluster of an older version has no rights, and a request to create one is refused with that reason. After
+    the upgrade the rights are enforced."""
 
     def older(around: SimCluster) -> None:
         around.levels = dict.fromkeys([*around.controller_ids, *around.broker_ids], Levels(0, 1))
@@ -339,7 +342,8 @@ async def s132(stage: Stage) -> None:
 
 @scenario("S133", "Sessions of others", source="F30: ids that somebody else was given")
 async def s133(stage: Stage) -> None:
-    """Mallory has the rights, and knows the ids. She continues nobody's fetch session, producer id, membership or transaction."""
+    """Mallory has all rights, and knows the ids of Alice's fetch session, producer, membership and transaction. She can continue
+    none of them."""
     await stage.open(secured=True, settings=GROUP_SETTINGS)
     alice, mallory = [await make_user(stage, user, *EVERYTHING) for user in ("alice", "mallory")]
     stage.says("A fetch session.")
@@ -408,8 +412,8 @@ async def _until_answered(stage: Stage, peer: Peer, node: int, api_key: int, bod
 
 @scenario("S134", "A forwarded request", source="KIP-590: the rights of the client count, not those of the broker")
 async def s134(stage: Stage) -> None:
-    """A broker forwards a request about the cluster. The controller looks at who has sent it to the broker, and believes
-    nobody but a node that it forwards."""
+    """A broker forwards a request about the cluster. The controller decides by the user that sent the request to the broker, and
+    accepts forwarded requests from nodes only."""
     await stage.open(secured=True)
     bob = await make_user(stage, "bob", ("CREATE", "TOPIC", "bobs"))
     for name, wanted in (("bobs", NONE), ("others", TOPIC_DENIED)):

@@ -1,4 +1,4 @@
-"""Users in a story: who is logged in where, and what they may do."""
+"""Users in a story: their logins and their rights."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Peer:
         return await Connection.connect(cluster.host(node), port, client_id=self.user, **options)
 
     async def logs_in(self, node: int, user: str, password: str) -> ErrorCode:
-        """Log in by hand, so that nothing logs in again by itself; again, if there is such a connection. What comes of it."""
+        """Log in by hand, so that no client logs in again by itself; over a connection that is logged in, log in again. Returns
+        the outcome."""
         code: ErrorCode = await self.client.run(self._log_in(node, user, password))
         return code
 
@@ -69,7 +70,7 @@ class Peer:
 
 
 async def stranger_asks(stage: Stage, node: int, api_key: int, body: Any) -> Any:
-    """The response to someone who has not logged in."""
+    """The response to a request over a connection without a login."""
     peer = Peer(stage, "stranger")
     return await peer.client.run(peer.ask_at_once(node, api_key, body))
 
@@ -99,7 +100,7 @@ async def make_user(stage: Stage, user: str, *rules: tuple[str, str, str]) -> Pe
 
 
 async def change_rules(stage: Stage, *, create: Sequence[Acl] = (), delete: Sequence[Acl] = ()) -> None:
-    """And wait until every broker knows of it."""
+    """Change access rules, and wait until every broker has the change."""
 
     async def change() -> None:
         async with stage.client.admin() as admin:

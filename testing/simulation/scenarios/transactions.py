@@ -10,8 +10,8 @@ from strandline.testing.simulation.scenarios.transaction_stage import Shop, code
 
 @scenario("S115", "A coordinator dies between the decision and the markers", source="KAFKA-20357; KIP-98")
 async def s115(stage: Stage) -> None:
-    """The commit is decided and not marked. The next coordinator writes the markers, and the producer, whose answer was lost,
-    asks again: it gets the next epoch, once, and is not fenced."""
+    """The coordinator dies after it has decided the commit and before it has sent the markers. The next coordinator writes the
+    markers, and the producer, whose answer was lost, asks again: it gets the next epoch, once, and is not fenced."""
     shop = await open_transactions(stage)
     first = shop.producer("first")
     await first.init()
@@ -43,7 +43,7 @@ async def s115(stage: Stage) -> None:
 
 @scenario("S116", "A record arrives after the end of its transaction", source="KAFKA-12671; KIP-890")
 async def s116(stage: Stage) -> None:
-    """The record would begin a transaction that nobody ends: readers of committed records would wait for ever."""
+    """The record would begin a transaction that no producer ends: readers of committed records would wait for ever."""
     shop = await open_transactions(stage)
     first = shop.producer("first")
     await first.init()
@@ -141,7 +141,7 @@ async def s119(stage: Stage) -> None:
 
 @scenario("S120", "A coordinator dies between two processes of a transactional id", source="KAFKA-19367; KAFKA-18660")
 async def s120(stage: Stage) -> None:
-    """Epochs survive the coordinator, and each transaction and each process raises them by one."""
+    """Producer epochs survive the coordinator, and each transaction and each process raises them by one."""
     shop = await open_transactions(stage)
     first, second = shop.producer("first"), shop.producer("second")
     await first.init()
@@ -285,9 +285,9 @@ async def s123(stage: Stage) -> None:
 
 @scenario("S124", "The records of an open transaction are deleted, and its leader dies", source="KAFKA-7190; KAFKA-8710")
 async def s124(stage: Stage) -> None:
-    """No batch says any more who the producer is, and a follower with an empty disk that begins behind the deleted records does
-    not know it. When this one leads, the producer cannot go on in the transaction: it aborts all of it, also the record that is
-    still in the other partition, and goes on with the next one."""
+    """No batch in the log names the producer any more, and a follower with an empty disk that begins after the deleted records
+    does not know it. When this follower leads, the producer cannot continue the transaction: it aborts all of it, also the record
+    that is still in the other partition, and goes on with the next one."""
     shop = await open_transactions(stage)
     first = shop.producer("first")
     await first.init()

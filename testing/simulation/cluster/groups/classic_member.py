@@ -62,7 +62,7 @@ class ClassicMember(Program):
             self.around.ledger.end(stay)
 
     async def _take_part(self, stay: Stay) -> bool:
-        """Go through one generation after the other. Returns whether the program leaves the group on purpose."""
+        """Take part in one generation after another. Returns whether the program leaves the group on purpose."""
         is_leaving = False
         while self.going and not is_leaving:
             try:
@@ -90,7 +90,8 @@ class ClassicMember(Program):
         return self.plan.instance_id or None
 
     async def _join(self) -> messages.JoinGroupResponse:
-        """The response of the next generation. An id that is given out is used at once."""
+        """Join, and return the response of the next generation. If the coordinator assigns a member id, join again with it at
+        once."""
         options, subscription = self.plan.options, encode_subscription(self.plan.topics)
         while True:
             request = messages.JoinGroupRequest(
@@ -113,7 +114,7 @@ class ClassicMember(Program):
             return response
 
     async def _sync(self, joined: messages.JoinGroupResponse) -> list[TopicPartition]:
-        # A static leader that returns is not to assign (KIP-814), and does not know of which topics its earlier process did.
+        # A static leader that returns must not assign (KIP-814), and does not know which topics its earlier process assigned.
         assignments, self._shape = [], {}
         if joined.skip_assignment:
             self._shape = dict.fromkeys(self.plan.topics, ABSENT)
@@ -133,7 +134,7 @@ class ClassicMember(Program):
         return decode_assignment(response.assignment)
 
     def _assign(self, members: Sequence[messages.JoinGroupMember]) -> list[messages.SyncGroupAssignment]:
-        """As the leader: each topic's partitions in turn to the members that subscribe to it."""
+        """As the leader, assign each topic's partitions in turn to the members that subscribe to it."""
         now = self._topics_now()
         subscribers: dict[str, list[str]] = {}
         for member in members:
@@ -147,13 +148,14 @@ class ClassicMember(Program):
         return [messages.SyncGroupAssignment(member_id, encode_assignment(topics)) for member_id, topics in assigned.items()]
 
     def _topics_now(self) -> Shape:
-        """Id and number of partitions of each topic, in the newest metadata: a leader that knew less would assign less, and have
-        the group rebalance again when it knows more."""
+        """Id and number of partitions of each topic, in the newest metadata. A leader with older metadata would assign fewer
+        partitions, and make the group rebalance again after the next update."""
         image = self.around.cluster.image()
         return {topic.name: (bytes(topic_id), len(topic.partitions)) for topic_id, topic in image.topics_by_id.items()}
 
     def _check_topics(self) -> None:
-        """The coordinator does not look at topics. If one of the group has changed, its leader has the members join again."""
+        """Start a rebalance if a topic of the group has changed. The leader does this, because the coordinator of a classic group
+        does not watch topics."""
         now = self._topics_now()
         if any(now.get(topic, ABSENT) != shape for topic, shape in self._shape.items()):
             raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS, "a topic has changed")
@@ -164,7 +166,7 @@ class ClassicMember(Program):
         _check(response.error_code)
 
     async def _leave(self) -> None:
-        """A dynamic member says so. A static one is missed when its session ends."""
+        """A dynamic member sends LeaveGroup. A static one sends nothing: the coordinator removes it when its session ends."""
         if not self._member_id or self.plan.instance_id:
             return
         request = messages.LeaveGroupRequest(self.plan.group, [messages.LeavingMember(self._member_id)])

@@ -4,8 +4,9 @@ A change is one request about one group, which counts as a whole or not at all. 
 the session is at least 3.5 intervals long, and members with the worst clocks stay in their groups: each change keeps this with
 any value of the keys that it leaves as they are (`_change`).
 
-I50, by what an administrator is told: a change that is acknowledged is committed, a value outside of the bounds never is, and at
-the end each key has a value that was asked for. (A late request may take effect after others that were acknowledged.)
+I50, as far as the answers to an administrator show it: a change that is acknowledged is committed, a value outside of the bounds
+never is, and at the end each key has a value that was asked for. (A late request may take effect after others that were
+acknowledged.)
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ class Configurer:
         return any(all(_value(image, group, key) == value for key, value in change.items()) for image in images)
 
     async def _be_refused(self, admin: Any, group: str) -> None:
-        """A value outside of the controllers' bounds, and a session without room for a heartbeat."""
+        """Send changes that the controller must refuse: a value outside of its bounds, and a session without room for a
+        heartbeat."""
         settings, draw = self.around.options.controller_settings, self.draw
         change = draw.choice(
             (
@@ -153,7 +155,7 @@ class Configurer:
             yield "the configuration of a group is not settled"
 
     def misconfigured(self, image: MetadataImage) -> str:
-        """I50: a value that nobody has asked for; empty if there is none."""
+        """I50: a value that no request has set; empty if there is none."""
         for (group, key), asked in self._asked.items():
             value = _value(image, group, key)
             if value not in asked:

@@ -36,11 +36,11 @@ DRAIN_MS = 500
 
 
 class Failed(Exception):
-    """The handler's own."""
+    """The error of a handler that fails on purpose."""
 
 
 class Origin(NamedTuple):
-    """Where a record was first."""
+    """The topic, partition and offset at which a record was first written."""
 
     topic: str
     partition: int
@@ -208,7 +208,8 @@ class Handling(Reader):
         return TopicPartition(record.topic, record.partition), key
 
     def _is_judged_in_order(self, name: str) -> bool:
-        """Where records are deleted, a position may move forward without a word."""
+        """Whether the order of the records of this topic is judged. If its records may be deleted or lost, a position may skip
+        some of them."""
         options = self.around.options
         is_deleted = any(topic.name == name and topic.has_retention for topic in options.topics)
         return not (options.loss_permitted or options.trims or is_deleted)

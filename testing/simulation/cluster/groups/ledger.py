@@ -38,7 +38,8 @@ class Coordinators(Protocol):
         """Whether a coordinator may have removed the member without its knowledge, although its session has not ended."""
 
     def longest_session_ms(self, group: str, member_id: str, within_ms: float) -> int:
-        """The longest session that the member was told since it sent a heartbeat so long ago, by its clock; 0: none."""
+        """The longest session that the coordinator has told the member in its answers of the last `within_ms`, by the
+        member's clock; 0: none."""
 
     def committed(self, group: str, key: TopicIdPartition) -> int:
         """The committed offset; -1: there is none."""
@@ -192,12 +193,12 @@ class Stay:
             self.ledger.violated("I36", f"{text}; its session has {self._session_ms(age_ms)} ms", self)
 
     def _session_ms(self, age_ms: float) -> int:
-        """The length of its session, which a heartbeat began that it sent so long ago."""
+        """The length of the session that the heartbeat sent `age_ms` ago began."""
         told_ms = self.ledger.coordinators.longest_session_ms(self.plan.group, self.member_id, age_ms)
         return told_ms or self.ledger.session_ms
 
     def silent_ms(self) -> float | None:
-        """The time since the last heartbeat that succeeded, of a member of the newer protocol."""
+        """The time since the last heartbeat that succeeded; None for a member of the classic protocol."""
         found: float | None = self.consumer.health().get("group", {}).get("last_heartbeat_age_ms")
         return found
 

@@ -71,11 +71,12 @@ class Program:
                 await asyncio.sleep(self.plan.event_for_s)
 
     async def stay(self) -> bool:
-        """Be in the group once. Returns whether the program has left it on purpose."""
+        """Take part in the group once, from joining to leaving. Returns whether the program has left it on purpose."""
         raise NotImplementedError
 
     def happens(self, event: str) -> bool:
-        """Whether this happens now; once. What the process itself does not decide happens in `work.py`."""
+        """Whether it is time for this event; True at most once. `work.py` causes the events that a process does not decide itself
+        (crashes, pauses)."""
         plan, now = self.plan, self.around.cluster.world.now
         if self._has_happened or event not in (LEAVE, IDLE, SWITCH) or plan.event != event:
             return False

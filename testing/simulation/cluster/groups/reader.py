@@ -26,7 +26,7 @@ class Reader(Program):
             return False
         stay = self.around.ledger.begin(self.name, plan, consumer)
         self._uncommitted: dict[TopicPartition, int] = {}
-        """The offsets behind the finished records of the partitions that it owns."""
+        """The offsets after the finished records of the partitions that it owns."""
         try:
             self.subscribe(stay)
             return await self._read(stay)
@@ -117,7 +117,8 @@ class Reader(Program):
         await asyncio.sleep(RETRY_S)
 
     async def _commit(self, stay: Stay, offsets: dict[TopicPartition, int]) -> None:
-        """Some of these may have gone while the program worked on them. The consumer has to refuse these commits."""
+        """Commit as the plan says. The member may have lost some of these partitions while the program worked on their records;
+        the consumer must refuse to commit those."""
         how = self.plan.commits
         if how == AUTO or not offsets:
             return

@@ -189,7 +189,8 @@ class GroupWork:
         return 1 << 62 if leader is None else int(leader.log.high_watermark)
 
     def _log_start(self, key: TopicIdPartition) -> int:
-        """Below it, records are deleted: a member that is sent behind them has nothing to commit."""
+        """The leader's log start. Records below it are deleted: a member whose position moves past them has none of them to
+        commit."""
         leader = self._leader(key)
         return 0 if leader is None else int(leader.log.log_start_offset)
 

@@ -61,7 +61,7 @@ class TransactionWork:
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        """What the writers write to."""
+        """The partitions to which the writers write."""
         return [place for topic in self.options.written_topics for place in topic.places]
 
     def begin(self, begin: Begin) -> None:
