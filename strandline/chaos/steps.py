@@ -37,10 +37,6 @@ class Word:
     meaning: str
     fields: Mapping[str, Field]
     requires: str | None = None
-    is_fault: bool = False
-    """True if the step injects a fault, from which on the gap between acknowledgements is measured."""
-    is_heal: bool = False
-    """True if the step heals a fault."""
 
 
 TARGET_WORDS: Mapping[str, str] = {
@@ -68,11 +64,11 @@ COMMON: Mapping[str, Field] = {"note": _NOTE}
 
 
 def _fault(meaning: str, requires: str | None = None) -> Word:
-    return Word(meaning, {"target": _NODES, "as": _AS}, requires, is_fault=True)
+    return Word(meaning, {"target": _NODES, "as": _AS}, requires)
 
 
 def _heal(meaning: str, requires: str | None = None) -> Word:
-    return Word(meaning, {"target": _FAULTY}, requires, is_heal=True)
+    return Word(meaning, {"target": _FAULTY}, requires)
 
 
 ACTIONS: Mapping[str, Word] = {
@@ -84,7 +80,6 @@ ACTIONS: Mapping[str, Word] = {
     "start": Word(
         "start nodes that are down",
         {"target": _FAULTY, "order": Field("choice", "in which order", "given", ("given", "reverse"))},
-        is_heal=True,
     ),
     "resume": _heal("let paused processes continue"),
     "reconnect": _heal("undo `disconnect`", NETWORK),
@@ -101,7 +96,6 @@ ACTIONS: Mapping[str, Word] = {
     "restart": Word(
         "one node after the other: stop, check that the shutdown was clean, start, wait until all replicas are in sync",
         {"target": _NODES, "within_s": _WITHIN},
-        is_fault=True,
     ),
     "probe": Word(
         "from now on, send single raw produce requests for partition 0 to this broker, whether or not it is the leader",
