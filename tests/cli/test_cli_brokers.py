@@ -48,7 +48,7 @@ def test_a_broker_is_unregistered_when_it_is_dead_and_has_no_replicas(tmp_path: 
 
 
 def test_all_preferred_leaders_are_elected(tmp_path: Path) -> None:
-    """The leaders do not return by themselves here, so that the command has something to do."""
+    """Leaders do not return by themselves in this cluster, so that the command has something to do."""
     with start_up(tmp_path, "--set", "auto.leader.rebalance.enable=false") as up:
         assert on(up, "topic", "create", "orders", "--replica-assignment", "1:2:3,2:3:1").code == 0
         assert on(up, "elect", "--preferred", "--all").out == "every partition is led by its preferred replica\n"

@@ -91,7 +91,7 @@ def test_a_node_without_http_cannot_be_asked() -> None:
 
 
 @contextmanager
-def somebody(answer: bytes | None) -> Iterator[str]:
+def server_that_sends(answer: bytes | None) -> Iterator[str]:
     """A server that sends this response to every client, or none, and leaves the connection open."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -130,13 +130,13 @@ def somebody(answer: bytes | None) -> Iterator[str]:
 )
 def test_another_server_is_no_healthy_node(answer: bytes) -> None:
     """Another server may respond with status 200, too."""
-    with somebody(answer) as address:
+    with server_that_sends(answer) as address:
         outcome = run("health", env=own(address))
     assert (outcome.code, outcome.out) == (3, f"what answers at {address} is not the HTTP of a Strandline node\n")
 
 
 def test_a_silent_node_is_unhealthy_after_the_timeout() -> None:
-    with somebody(None) as address:
+    with server_that_sends(None) as address:
         outcome = run("health", "--timeout", "0.2", env=own(address))
     assert (outcome.code, outcome.out) == (3, f"no answer from {address} within 0.2 s\n")
 
@@ -261,7 +261,7 @@ def test_a_broker_that_cannot_be_reached_is_unhealthy(address: str) -> None:
 
 
 def test_a_silent_broker_is_unhealthy_after_the_timeout() -> None:
-    with somebody(None) as address:
+    with server_that_sends(None) as address:
         outcome = run("health", "--broker", address, "--timeout", "0.3")
     assert (outcome.code, outcome.out) == (3, f"no answer from {address} within 0.3 s\n")
 
@@ -289,7 +289,8 @@ def test_the_number_of_brokers_is_one_of_the_whole_cluster() -> None:
 
 @pytest.mark.processes
 def test_a_cluster_with_fewer_brokers_than_expected_is_unhealthy(up: Up) -> None:
-    """A cluster that starts is complete for itself as soon as one broker is registered. Whoever waits for three says so."""
+    """A cluster that starts is complete for itself as soon as one broker is registered. A caller that waits for three brokers
+    names the number."""
     at = ("health", "--cluster", "--bootstrap", up.bootstrap)
     wait_until(lambda: run(*at, "--brokers", "3").code == 0, "the cluster has three brokers")
     outcome = run(*at, "--brokers", "4")
@@ -378,7 +379,7 @@ def test_a_partition_is_named_once_with_its_worst_problem() -> None:
         ((3, 1), (1,), "it waits for broker 1 or 3"),
     ],
 )
-def test_an_offline_partition_names_whom_it_waits_for(elr: tuple[int, ...], last: tuple[int, ...], text: str) -> None:
+def test_an_offline_partition_names_the_replicas_it_waits_for(elr: tuple[int, ...], last: tuple[int, ...], text: str) -> None:
     found = replace(partition(0, -1, ()), eligible_leader_replicas=elr, last_known_elr=last)
     assert judge(found).problems[0].endswith(f"in sync none); {text}")
 

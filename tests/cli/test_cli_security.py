@@ -151,7 +151,7 @@ def test_removing_rules_needs_a_yes_and_a_selection(cluster: ThreadedCluster) ->
     assert "needs --principal or a resource" in one_sentence(strandline(cluster, "acl", "remove", "--yes"))
 
 
-def test_users_come_change_and_go(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_users_are_added_changed_and_removed(cluster: ThreadedCluster, tmp_path: Path) -> None:
     assert strandline(cluster, "user", "add", "alice", "--password-file", "-", stdin=f"{PASSWORD}\n").code == 0
     again = strandline(cluster, "user", "add", "alice", "--password-file", "-", stdin=f"{PASSWORD}\n")
     assert (again.code, "exists already" in again.err) == (1, True)

@@ -165,7 +165,7 @@ def secure_patches() -> list[Path]:
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("with_external", [False, True])
 def test_the_secure_component_authenticates_every_listener(role: str, with_external: bool) -> None:
-    """Nodes by certificates, clients by password; nobody else gets in."""
+    """Nodes authenticate by certificates and clients by passwords; no other peer is accepted."""
     (patch,) = documents(FOLDER / "secure" / "config.yaml")
     ordinal = ordinals(role)[0]
     variables = external_environment() if role == "broker" and with_external else None

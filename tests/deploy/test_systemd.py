@@ -23,7 +23,8 @@ UNITS = DEPLOY / "systemd"
 ROLES = ("broker", "controller")
 INSTALLED = "/opt/strandline/bin/strandline"
 EXPOSURE_MAX = 15
-"""Tenths on systemd's scale from 0 (locked away) to 100 (root). What is left is that the nodes speak TCP with anybody."""
+"""Tenths on systemd's scale from 0 (locked away) to 100 (root). The rest of the exposure is that nodes accept TCP connections
+from any address."""
 
 
 class Directives(dict[str, list[str]]):

@@ -196,7 +196,7 @@ class OddRequests:
         return rnd.choice((0, 0, 0, 1, 1, -1, 2, 5, 100))
 
     def _records(self) -> bytes:
-        """A batch of nobody, or of an idempotent producer, with a sequence that may be any."""
+        """A batch without a producer id, or of an idempotent producer with any sequence number."""
         rnd, rows = self._rnd, [(b"k", b"v", [], 1_700_000_000_000)]
         kind = rnd.random()
         if kind < 0.3:

@@ -62,7 +62,7 @@ def head(api_key: int, version: int, tags: bytes = b"") -> bytes:
 
 
 def many_tags(count: int) -> bytes:
-    """Tagged fields with empty values, behind their count."""
+    """Tagged fields with empty values, after their count."""
     out = bytearray(varint(count))
     for tag in range(count):
         out += varint(tag) + b"\0"
@@ -143,7 +143,7 @@ def test_ten_thousand_tagged_fields_are_accepted(on_loop):
 
 
 def test_a_good_request_that_is_cut_closes_the_connection(on_loop):
-    """At every byte behind its head."""
+    """The cut is at every byte after the head of the request."""
 
     async def scenario():
         async with serving_kafka(HANDLERS) as (_, port), kafka(port) as good:
@@ -177,7 +177,7 @@ def test_a_client_id_is_escaped_in_the_log(on_loop):
     "raw", [b"\0", b"\0\0\0\x20", framed(head(HEARTBEAT, 4))[:-3], (60_000).to_bytes(4, "big") + bytes(5000)]
 )
 def test_half_a_frame_closes_the_connection(on_loop, raw):
-    """F04: then silence."""
+    """F04: a client that sends nothing more must not keep a connection for ever."""
 
     async def scenario():
         limits = Limits(frame_ms_max=40)
@@ -211,7 +211,7 @@ def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(on_loop):
 
 
 def test_connections_have_a_limit(on_loop):
-    """F08: those above it are closed, and those within it are served."""
+    """F08: connections above the limit are closed, and those within it are served."""
 
     async def scenario():
         async with serving_kafka(HANDLERS, limits=Limits(max_connections=50)) as (server, port), kafka(port) as good:
@@ -320,7 +320,7 @@ def test_a_storm_of_hostile_connections_leaves_no_memory_behind(on_loop):
     on_loop(scenario)
 
 
-def test_a_large_request_that_is_refused_holds_up_nobody_for_long(on_loop):
+def test_a_large_request_is_refused_within_a_second(on_loop):
     """A megabyte of the smallest items: half a million topics. The limit of items is reached before a second has passed."""
 
     async def scenario():

@@ -66,7 +66,8 @@ def test_a_field_without_a_value_or_default_is_a_bug():
 
 
 def test_a_string_that_is_too_long_for_kafka_is_cut_between_characters():
-    """The other door takes longer ones, for example as names of groups. Who lists the groups must still get an answer."""
+    """The other door takes longer ones, for example as names of groups. A client that lists the groups must still get an
+    answer."""
     for is_flexible in (False, True):
         schema = one("string", is_flexible)
         raw = written(schema, {"x": "a" + "é" * 20_000})
@@ -151,7 +152,7 @@ def test_the_bytes_that_abort_another_decoder_are_refused():
         SCHEMAS.request(OFFSET_FETCH, 1).read(b"\0\1g\x7f\xff\xff\xff", 0)
 
 
-def test_as_many_tagged_fields_as_kafka_accepts():
+def test_as_many_tagged_fields_as_in_kafka_are_accepted():
     """Unknown ones are skipped."""
     raw = bytearray()
     write_varint(raw, TAGS_MAX)
@@ -183,7 +184,7 @@ def test_all_arrays_of_a_message_together_have_a_limit():
 
 @pytest.mark.parametrize(("api_key", "version"), [(METADATA, 1), (METADATA, 12), (OFFSET_FETCH, 8)])
 def test_a_claimed_length_costs_no_memory(api_key, version):
-    """Every count and length that a message begins with, as large as possible, with little behind it."""
+    """Every count and length that a message begins with, as large as possible, with few bytes after it."""
     read = SCHEMAS.request(api_key, version).read
     read(_valid(api_key, version), 0)
     tracemalloc.start()
@@ -234,8 +235,8 @@ def _last(api_key: int) -> int:
     return _versions(api_key)[-1]
 
 
-def test_random_bytes_raise_what_is_expected():
-    """Or are read; nothing else happens."""
+def test_random_bytes_raise_only_codec_errors():
+    """The bytes are either read or refused with one of these errors, so the connection closes without a traceback."""
     rnd = random.Random(9)
     for api_key in (0, 1, 3, 8, 9, 11, 13, 19, 28, 68):
         for version in (_first(api_key), _last(api_key)):

@@ -161,7 +161,7 @@ def test_a_frame_may_be_split_at_every_byte(on_loop):
     on_loop(scenario)
 
 
-def test_a_byte_at_a_time(on_loop):
+def test_a_frame_may_arrive_byte_by_byte(on_loop):
     async def scenario():
         async with serving_kafka({apis.HEARTBEAT: answer_at_once}) as (server, port), kafka(port) as wire:
             for n, byte in enumerate(beat_frame(7), 1):
@@ -174,7 +174,7 @@ def test_a_byte_at_a_time(on_loop):
 
 @pytest.mark.parametrize("client_id", [None, "", "naïve ☕\n\x1b[2J", "x" * 0x7FFF], ids=["null", "empty", "odd", "huge"])
 @pytest.mark.parametrize("version", [3, 4], ids=["head v1", "head v2"])
-def test_client_ids_of_every_kind(on_loop, client_id, version):
+def test_client_ids_of_every_kind_are_read(on_loop, client_id, version):
     """It is a string with a length of two bytes in both kinds of heads. Most of a huge one is forgotten."""
 
     async def scenario():
@@ -338,7 +338,7 @@ def test_a_mute_holds_up_the_request_that_waits_already(on_loop):
 
 
 def test_a_frame_that_waits_counts_among_the_bytes_of_requests(on_loop):
-    """Otherwise each connection could hold a large frame behind a request that takes long, beside the limit."""
+    """Otherwise each connection could hold a large frame after a request that takes long, beside the limit."""
 
     async def scenario():
         memory, parking = RequestMemory(64 * MIB), Parking()
@@ -546,7 +546,7 @@ def test_what_waits_for_an_inner_request_ends_with_the_connection(on_loop):
 
 
 def test_an_inner_request_is_charged_to_the_quota_of_its_client(on_loop):
-    """But its answer is none to the client: that one names no throttle time, and mutes nobody."""
+    """Its answer does not go to the client, so it names no throttle time and mutes no connection."""
 
     async def scenario():
         parking, outcomes, clock = Parking(), [], [0.0]

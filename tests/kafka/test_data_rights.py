@@ -64,7 +64,7 @@ def written(call: KafkaCall, answer: Any, records: Any = None) -> Fields:
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_produce(version: int) -> None:
+def test_produce_answers_alike_for_hidden_and_missing_topics(version: int) -> None:
     topics = [{"name": name, "partition_data": [{"index": 0, "records": batch("a")}]} for name in NAMES]
     fields = {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics}
     call = read(s.WRITE, PRODUCE, version, fields)
@@ -76,8 +76,8 @@ def test_produce(version: int) -> None:
 
 @pytest.mark.parametrize("records", [b"", batch("a")[:-1], b"\0" * 80], ids=["none", "cut", "old"])
 @pytest.mark.parametrize("version", [3, 8, 12])
-def test_produce_of_records_that_are_refused(version: int, records: bytes) -> None:
-    """What the records lack is said to clients with the right: to others it would say that the topic exists."""
+def test_refused_records_do_not_reveal_a_hidden_topic(version: int, records: bytes) -> None:
+    """Only clients with the right get the error about the records: to others it would reveal that the topic exists."""
     topics = [{"name": name, "partition_data": [{"index": 0, "records": records}]} for name in NAMES]
     call = read(s.WRITE, PRODUCE, version, {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics})
     assert call.api.to_ours(call).partitions == []  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ def test_produce_by_id_says_that_the_right_is_missing() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])
-def test_fetch(version: int) -> None:
+def test_fetch_answers_alike_for_hidden_and_missing_topics(version: int) -> None:
     topics = [{"topic": name, "partitions": [fetch_partition(0)]} for name in NAMES]
     limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1, "rack_id": "", "forgotten_topics_data": []}
     call = read(s.READ, FETCH, version, {**limits, "topics": topics})
@@ -153,7 +153,7 @@ def test_fetch_by_id_says_that_the_right_is_missing(version: int) -> None:
     assert codes == {OPEN: 0, HIDDEN: DENIED, MISSING: UNKNOWN}
 
 
-def test_offsets() -> None:
+def test_offset_requests_answer_alike_for_hidden_and_missing_topics() -> None:
     part = {"partition_index": 0, "timestamp": -1, "offset": 0, "partition": 0, "leader_epoch": 0}
     rows = [data.ListOffsetsPartitionResponse(OPEN, 0), data.ListOffsetsPartitionResponse(HIDDEN, 0, UNKNOWN)]
     ends = [data.EpochEndOffsetPartition(OPEN, 0), data.EpochEndOffsetPartition(HIDDEN, 0, UNKNOWN)]
@@ -179,8 +179,10 @@ def test_offsets() -> None:
         (DELETE_RECORDS, 2, s.DELETE, {"offset": -2}, ErrorCode.OFFSET_OUT_OF_RANGE),
     ],
 )
-def test_offsets_that_do_not_exist(api_key: int, version: int, operation: int, item: dict[str, int], code: ErrorCode) -> None:
-    """Answered by the door: to those without the right it would say that the topic exists."""
+def test_offset_that_cannot_exist_does_not_reveal_a_hidden_topic(
+    api_key: int, version: int, operation: int, item: dict[str, int], code: ErrorCode
+) -> None:
+    """The listener itself answers such an offset. Without a check of the right, that error would reveal that the topic exists."""
     topics = [{"name": each, "partitions": [{"partition_index": 0, **item}]} for each in NAMES]
     call = read(operation, api_key, version, {"replica_id": -1, "isolation_level": 0, "timeout_ms": 1, "topics": topics})
     assert call.api.to_ours(call).partitions == []  # type: ignore[attr-defined]

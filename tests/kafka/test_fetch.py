@@ -38,7 +38,7 @@ def connect(cluster: Cluster) -> DataWire:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_records_of_several_topics(data_cluster: Cluster, version: int) -> None:
+async def test_records_of_several_topics_are_returned(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
         first, second = await topic_with(data_cluster, wire, "a", "b"), await topic_with(data_cluster, wire, "c")
         empty = new_topic(data_cluster)
@@ -80,7 +80,7 @@ async def test_fetch_waits_for_records(data_cluster: Cluster, version: int) -> N
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_aborted_transactions_in_the_order_of_their_first_offsets(data_cluster: Cluster, version: int) -> None:
+async def test_aborted_transactions_are_ordered_by_their_first_offsets(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
         topic = await topic_with(data_cluster, wire, "a")
         key = (await wire.id_of(topic), 0)
@@ -124,7 +124,7 @@ def run_inside(cluster: Cluster, work: Any) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_errors_of_single_partitions(data_cluster: Cluster, version: int) -> None:
+async def test_one_partitions_error_does_not_affect_the_others(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
         topic = await topic_with(data_cluster, wire, "a")
         assert error(await wire.fetched(version, topic, 99)) == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -141,8 +141,8 @@ async def test_errors_of_single_partitions(data_cluster: Cluster, version: int) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_topic_that_does_not_exist(data_cluster: Cluster, version: int) -> None:
-    """Alone, and beside another one, whose records come."""
+async def test_missing_topic_has_its_error_and_the_others_have_records(data_cluster: Cluster, version: int) -> None:
+    """The missing topic is requested alone, and together with a topic that exists."""
     async with connect(data_cluster) as wire:
         alone = row_of((await wire.fetch(version, {"nothing": 0})).responses)
         assert error(alone) == ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -224,7 +224,7 @@ async def test_leader_epochs_are_compared(data_cluster: Cluster, version: int) -
 
 
 @pytest.mark.parametrize("version", [12, 18])
-async def test_diverging_epoch(data_cluster: Cluster, version: int) -> None:
+async def test_diverging_epoch_is_returned(data_cluster: Cluster, version: int) -> None:
     """The consumer has read offset 5 in epoch 0, of which the leader has one record only."""
     async with connect(data_cluster) as wire:
         topic = await topic_with(data_cluster, wire, "a")

@@ -55,7 +55,7 @@ def test_fields_that_a_translation_names_exist_in_kafka(path):
     assert [name for name in keys_of_dicts(tree) if name not in response_names()] == []
 
 
-def test_a_misspelt_field_is_found():
+def test_misspelt_field_is_found():
     """A test of the look at the responses that all tests of this folder have (`conftest.py`)."""
     names = names_in_responses(3)
     good = {"brokers": [{"node_id": 1, "rack": None}], "topics": [], "throttle_time_ms": 0}

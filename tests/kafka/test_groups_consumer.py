@@ -38,7 +38,7 @@ async def test_member_gets_all_partitions_and_leaves(groups_cluster: Cluster) ->
         assert (await wire.beat(member_id=member, member_epoch=7)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_subscription_by_an_expression(groups_cluster: Cluster) -> None:
+async def test_member_subscribes_by_a_regular_expression(groups_cluster: Cluster) -> None:
     async with await GroupWire.to(groups_cluster, "regex") as wire:
         member = str(uuid4())
         answer = await wire.beat(member_id=member, subscribed_topic_names=None, subscribed_topic_regex="ord.*")
@@ -79,8 +79,8 @@ async def test_group_is_described_by_the_api_of_its_type(groups_cluster: Cluster
             assert classic.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if describe >= 6 else ErrorCode.NONE)
 
 
-async def test_group_without_a_name(groups_cluster: Cluster) -> None:
-    """Kafka's codes for it differ from API to API."""
+async def test_empty_group_id_is_refused_with_the_code_of_each_api(groups_cluster: Cluster) -> None:
+    """Kafka's code for an empty group id differs from API to API."""
     async with await GroupWire.to(groups_cluster, "") as wire:
         assert (await wire.beat(member_id="m")).error_code == ErrorCode.INVALID_REQUEST
         assert (await wire.join(9)).error_code == ErrorCode.INVALID_GROUP_ID

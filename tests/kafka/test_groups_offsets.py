@@ -43,7 +43,7 @@ async def test_commit_stores_offsets_with_their_metadata(groups_cluster: Cluster
 
 
 @pytest.mark.parametrize("version", [2, 9, 10])
-async def test_commit_for_an_unknown_topic(groups_cluster: Cluster, version: int) -> None:
+async def test_commit_for_an_unknown_topic_is_refused(groups_cluster: Cluster, version: int) -> None:
     async with await GroupWire.to(groups_cluster, "unknown") as wire:
         codes = await wire.commit(version, {"name": "nothing", "topic_id": uuid4().bytes}, {0: 5})
     assert codes == {0: ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -94,7 +94,7 @@ async def test_fetch_finds_offsets_by_topic(groups_cluster: Cluster, version: in
 
 
 @pytest.mark.parametrize("version", VERSIONS[OFFSET_FETCH][1:])
-async def test_fetch_of_all_offsets(groups_cluster: Cluster, version: int) -> None:
+async def test_fetch_without_topics_returns_all_offsets(groups_cluster: Cluster, version: int) -> None:
     """`topics` null, from version 2 on."""
     id_ = await topic_id(groups_cluster)
     async with await GroupWire.to(groups_cluster, "all") as wire:
@@ -105,7 +105,7 @@ async def test_fetch_of_all_offsets(groups_cluster: Cluster, version: int) -> No
     assert {part.partition_index: part.committed_offset for part in topic.partitions} == {0: 1, 2: 3}
 
 
-async def test_fetch_of_many_groups(groups_cluster: Cluster) -> None:
+async def test_offsets_of_many_groups_are_fetched_at_once(groups_cluster: Cluster) -> None:
     async with await GroupWire.to(groups_cluster, "many") as wire:
         await wire.commit(9, {"name": "orders"}, {0: 1})
         asked = [{"name": "orders", "partition_indexes": [0]}]

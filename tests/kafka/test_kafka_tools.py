@@ -48,7 +48,7 @@ async def test_kafkas_tools_print_for_strandline_what_they_print_for_kafka(tmp_p
 @pytest.mark.suite
 @pytest.mark.slow
 def test_the_transcript_is_what_kafkas_tools_print_for_a_real_kafka(tmp_path: Path) -> None:
-    """So the comparison is with Kafka itself, and not with what somebody wrote down once."""
+    """So the comparison is with Kafka itself, and not with a transcript that may be out of date."""
     script = kafka_tools()
     with RealKafkaCluster(script, tmp_path, settings=SETTINGS) as kafka:
         found = differences("-", script, kafka.bootstrap, tmp_path)
@@ -56,7 +56,7 @@ def test_the_transcript_is_what_kafkas_tools_print_for_a_real_kafka(tmp_path: Pa
 
 
 def test_every_tool_is_in_the_transcript_and_every_difference_has_a_reason() -> None:
-    """A verb that nobody runs proves nothing, and a difference that nobody explains is a bug."""
+    """A verb that is not run proves nothing, and a difference without a reason is a bug."""
     steps = parse(TRANSCRIPT.read_text())
     assert set(TOOLS) <= {step.command.split()[0] for step in steps}
     unexplained = [step.command for step in steps if step.expected("-") != step.expected("+") and not step.mark("because")]

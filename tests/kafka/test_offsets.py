@@ -56,7 +56,7 @@ def found(row: Fields) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_list_offsets(data_cluster: Cluster, version: int) -> None:
+async def test_list_offsets_finds_offsets_by_timestamp(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
         topic = await three_records(data_cluster, wire)
         expected = {
@@ -77,8 +77,8 @@ async def test_list_offsets(data_cluster: Cluster, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_timestamps_with_a_meaning_of_their_own(data_cluster: Cluster, version: int) -> None:
-    """Each exists since some version. Before, it is refused as by Kafka."""
+async def test_special_timestamps_are_refused_before_their_version(data_cluster: Cluster, version: int) -> None:
+    """Each special timestamp exists since some version. An earlier version is refused, as by Kafka."""
     async with connect(data_cluster) as wire:
         topic = await three_records(data_cluster, wire)
         specials = {-3: (7, (0, NOW_MS + 10, 1)), -4: (8, (0, -1, 0)), -5: (9, NOTHING), -6: (11, NOTHING), -7: (99, NOTHING)}
@@ -92,8 +92,8 @@ async def test_timestamps_with_a_meaning_of_their_own(data_cluster: Cluster, ver
             assert error(await listed(wire, version, topic, -5, partition=9)) == UNKNOWN
 
 
-async def test_partition_that_is_named_twice(data_cluster: Cluster) -> None:
-    """Each of its rows is refused, the others are answered."""
+async def test_list_offsets_refuses_a_repeated_partition(data_cluster: Cluster) -> None:
+    """Each row of the repeated partition is refused, as in Kafka."""
     async with connect(data_cluster) as wire:
         topic = await three_records(data_cluster, wire)
         parts = [{"partition_index": 0, "timestamp": -1}, {"partition_index": 0, "timestamp": -2}]
@@ -106,7 +106,7 @@ async def test_partition_that_is_named_twice(data_cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-async def test_end_of_leader_epochs(data_cluster: Cluster, version: int) -> None:
+async def test_end_offset_of_a_leader_epoch_is_returned(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
         topic = await three_records(data_cluster, wire)
 
@@ -126,7 +126,7 @@ async def test_end_of_leader_epochs(data_cluster: Cluster, version: int) -> None
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_delete_records(data_cluster: Cluster, version: int) -> None:
+async def test_delete_records_returns_the_new_log_start(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
         topic = await three_records(data_cluster, wire)
 
@@ -145,7 +145,7 @@ async def test_delete_records(data_cluster: Cluster, version: int) -> None:
         assert found(await listed(wire, 1, topic, -2)) == (0, -1, 3)
 
 
-async def test_last_offset_counts_of_a_partition_that_is_named_twice(data_cluster: Cluster) -> None:
+async def test_delete_records_uses_the_last_offset_of_a_repeated_partition(data_cluster: Cluster) -> None:
     """For DeleteRecords, as in Kafka: the partition is answered once."""
     async with connect(data_cluster) as wire:
         topic = await three_records(data_cluster, wire)
@@ -165,7 +165,7 @@ async def test_last_offset_counts_of_a_partition_that_is_named_twice(data_cluste
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_producer_ids(data_cluster: Cluster, version: int) -> None:
+async def test_each_producer_gets_an_id_of_its_own(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
 
         async def init(**changes: Any) -> Fields:
@@ -184,7 +184,7 @@ async def test_producer_ids(data_cluster: Cluster, version: int) -> None:
             assert error(await init(transactional_id="x", keep_prepared_txn=True)) == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_describe_producers(data_cluster: Cluster) -> None:
+async def test_active_producers_are_described(data_cluster: Cluster) -> None:
     async with connect(data_cluster) as wire:
         topic = new_topic(data_cluster)
         assert (await wire.produce(9, topic, batch("a", producer_id=77, producer_epoch=2, base_sequence=0))).error_code == 0
@@ -197,7 +197,7 @@ async def test_describe_producers(data_cluster: Cluster) -> None:
         assert error(no_partition) == error(answer.topics[1].partitions[0]) == UNKNOWN
 
 
-async def test_producers_of_a_partition_that_is_named_twice(data_cluster: Cluster) -> None:
+async def test_describe_producers_answers_each_mention_of_a_partition(data_cluster: Cluster) -> None:
     """Each mention is answered, as in Kafka."""
     async with connect(data_cluster) as wire:
         topic = new_topic(data_cluster)
@@ -210,7 +210,7 @@ async def test_producers_of_a_partition_that_is_named_twice(data_cluster: Cluste
         assert [len(row.active_producers) for row in rows] == [1, 1, 0, 0, 0, 1]
 
 
-async def test_producers_of_a_topic_that_cannot_exist(data_cluster: Cluster) -> None:
+async def test_describe_producers_refuses_an_invalid_topic_name(data_cluster: Cluster) -> None:
     async with connect(data_cluster) as wire:
         topics = [{"name": name, "partition_indexes": [0]} for name in ("a/b", "", "x" * 250)]
         answer = await wire.call(DESCRIBE_PRODUCERS, 0, {"topics": topics})

@@ -100,7 +100,7 @@ def test_split_ranges_have_the_same_committed_records(log: ThreadedCluster, writ
     assert batch_offsets(log, written.topic, {**IS_COMMITTED, "minPartitions": str(least)}) == COMMITTED
 
 
-def test_batch_cannot_end_behind_an_open_transaction(log: ThreadedCluster, written: Transactions) -> None:
+def test_batch_cannot_end_after_an_open_transaction(log: ThreadedCluster, written: Transactions) -> None:
     """The records are not lost, so `failOnDataLoss=false` must not skip them."""
     ending = json.dumps({written.topic: {"0": END}})
     for more in ({}, {"failOnDataLoss": "false"}):
@@ -109,7 +109,7 @@ def test_batch_cannot_end_behind_an_open_transaction(log: ThreadedCluster, writt
     assert batch_offsets(log, written.topic, {"endingOffsets": ending}) == UNCOMMITTED
 
 
-def test_batch_may_start_behind_an_open_transaction(log: ThreadedCluster, written: Transactions) -> None:
+def test_batch_may_start_after_an_open_transaction(log: ThreadedCluster, written: Transactions) -> None:
     starting = {"startingOffsets": json.dumps({written.topic: {"0": 14}})}
     assert batch_offsets(log, written.topic, {**IS_COMMITTED, **starting}) == []
 
@@ -208,7 +208,7 @@ def test_stream_logs_that_an_open_transaction_has_stopped_it(
 # -- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def test_task_behind_an_open_transaction_names_it_when_it_gives_up(log: ThreadedCluster, written: Transactions) -> None:
+def test_task_that_waits_for_an_open_transaction_names_it_in_its_error(log: ThreadedCluster, written: Transactions) -> None:
     """The checkpoint of a query that read uncommitted records may hold a batch that ends there."""
     client = {"bootstrap_servers": log.bootstrap_servers, "isolation_level": "read_committed"}
     task = TaskReader(client, False, True, 300, 10)

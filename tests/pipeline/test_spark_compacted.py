@@ -100,7 +100,7 @@ def test_range_that_is_all_filler_is_empty_and_no_loss(spark: SparkSession, comp
 
 
 def test_stream_passes_fillers_and_ends_at_the_end(spark: SparkSession, compacted: ThreadedCluster, tmp_path: Path) -> None:
-    """Each batch has at most 30 offsets, so some have no row, and the query goes on behind them. `failOnDataLoss` is true."""
+    """Each batch has at most 30 offsets, so some have no row, and the query goes on after them. `failOnDataLoss` is true."""
     reader = spark.readStream.format("strandline").option("bootstrap.servers", compacted.bootstrap_servers)
     df = reader.options(subscribe=PLACE.topic, startingOffsets="earliest", maxOffsetsPerTrigger="30").load()
     writer = df.select("offset", "key", "value").writeStream.format("parquet").option("path", str(tmp_path / "out"))

@@ -243,7 +243,7 @@ def test_new_checkpoint_continues_after_the_table(job: Job, log: ThreadedCluster
 
 
 def test_recreated_topic_is_refused(job: Job, log: ThreadedCluster) -> None:
-    """Its first records would be left out, and nobody would notice."""
+    """The first records of the new topic would be left out without an error."""
     topic = log.create_topic(partitions=1)
     job.fill(topic, 0, 10)
     job.run(topic)

@@ -89,7 +89,7 @@ class Transactions:
 
 
 def written(log: ThreadedCluster, topic: str) -> Transactions:
-    """Two overlapping aborted transactions, committed ones, and an open one behind them. `COMMITTED` has the committed records,
+    """Two overlapping aborted transactions, committed ones, and an open one after them. `COMMITTED` has the committed records,
     `STABLE` is the last stable offset, `END` the end of the log."""
     these = Transactions(log, topic)
     these.write(7, "no 0", "no 1")

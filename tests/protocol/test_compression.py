@@ -133,7 +133,7 @@ def test_damage_is_an_error_of_the_batch_and_never_another_one(codec: Codec) -> 
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_payload_that_cannot_be_decompressed_is_refused_from_producers_and_named_to_readers(codec: Codec) -> None:
+def test_undecompressable_payload_is_refused_from_producers_and_named_to_readers(codec: Codec) -> None:
     """To a producer it is INVALID_RECORD, which is not retried; to a reader it is damage."""
     raw = a_batch(codec)
     raw[v2.HEADER_SIZE :] = Random(5).randbytes(len(raw) - v2.HEADER_SIZE)  # Snappy reads some random bytes without an error.

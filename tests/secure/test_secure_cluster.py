@@ -1,4 +1,5 @@
-"""A cluster with TLS, users and rights, as `strandline up --secure` starts it: processes, and clients that get in or do not."""
+"""A cluster with TLS, users and rights, as `strandline up --secure` starts it: processes, and clients that the nodes accept or
+refuse."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ async def connect(port: int, security: ClientSecurity) -> Connection:
 
 
 async def refusal(port: int, security: ClientSecurity) -> BrokerError:
-    """Why the node does not let a client in."""
+    """The reason why the node refuses a client."""
     try:
         connection = await connect(port, security)
         await connection.request(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_ms=5000)

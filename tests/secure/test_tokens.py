@@ -53,7 +53,7 @@ async def test_user_of_a_token_has_its_rights(cluster: LocalCluster, token_key: 
 
 
 @pytest.mark.parametrize("claims", [{"aud": "others"}, {"exp": 1_000_000_000}, {"sub": None}])
-async def test_token_that_breaks_a_rule_lets_nobody_in(
+async def test_token_that_breaks_a_rule_is_refused(
     cluster: LocalCluster, token_key: ec.EllipticCurvePrivateKey, claims: dict[str, Any]
 ) -> None:
     with pytest.raises(AuthenticationFailed):
@@ -61,7 +61,7 @@ async def test_token_that_breaks_a_rule_lets_nobody_in(
             pass
 
 
-async def test_token_of_another_key_lets_nobody_in(cluster: LocalCluster) -> None:
+async def test_token_signed_with_another_key_is_refused(cluster: LocalCluster) -> None:
     with pytest.raises(AuthenticationFailed):
         async with Producer(**with_token(cluster, ec.generate_private_key(ec.SECP256R1()))):
             pass

@@ -59,19 +59,21 @@ def test_members_vote_among_the_protocols_that_all_know(members: list[tuple[str,
         ("connect", ("range",), False),
     ],
 )
-def test_a_member_shares_a_protocol_with_all(protocol_type: str, protocols: tuple[str, ...], is_supported: bool) -> None:
+def test_new_member_must_share_a_protocol_with_all_others(
+    protocol_type: str, protocols: tuple[str, ...], is_supported: bool
+) -> None:
     group = a_group(a_member("A", "range", "sticky", "x"), a_member("B", "sticky", "range"))
     assert group.supports(protocol_type, dict.fromkeys(protocols, b"")) is is_supported
 
 
-def test_a_member_that_is_gone_has_no_say() -> None:
+def test_removed_member_does_not_limit_the_protocols() -> None:
     group = a_group(a_member("A", "range", "sticky"), a_member("B", "range"))
     assert not group.supports("consumer", {"sticky": b""})
     group.remove("B")
     assert group.supports("consumer", {"sticky": b""})
 
 
-def test_a_member_that_changes_has_its_new_say() -> None:
+def test_changed_member_votes_with_its_new_protocols() -> None:
     group = a_group(member := a_member("A", "range"), a_member("B", "range", "sticky"))
     group.update(member, {"sticky": b"", "range": b""}, 1, 2)
     assert group.select_protocol() == "sticky"
@@ -94,7 +96,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("before", [state for state in State if state is not State.DEAD])
 @pytest.mark.parametrize("after", list(State))
-def test_a_group_takes_the_steps_that_are_drawn(before: State, after: State) -> None:
+def test_group_changes_state_only_as_in_kafkas_diagram(before: State, after: State) -> None:
     group = a_group(state=before)
     if (before, after) in ALLOWED:
         group.become(after, 7)
@@ -125,7 +127,7 @@ def test_the_eldest_member_follows_a_leader_that_leaves() -> None:
 
 
 @pytest.mark.parametrize(("joined", "leader"), [(("A", "B"), "A"), (("C", "B"), "B"), (("C",), "C"), ((), None)])
-def test_the_leader_has_joined(joined: tuple[str, ...], leader: str | None) -> None:
+def test_only_a_member_that_has_joined_leads(joined: tuple[str, ...], leader: str | None) -> None:
     group = a_group(a_member("A"), a_member("B"), a_member("C"))
     for name in joined:
         group.joining[name] = RecordedAsker()
@@ -154,8 +156,8 @@ def test_a_member_that_is_replaced_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("state", [State.STABLE, State.COMPLETING, State.PREPARING])
-def test_a_full_group(state: State) -> None:
-    """While it rebalances, those count that have joined."""
+def test_full_group_refuses_new_members(state: State) -> None:
+    """During a rebalance only the members that have joined count against the limit."""
     group = a_group(a_member("A"), a_member("B"), a_member("C"), state=state)
     group.joining = {"A": RecordedAsker(), "C": RecordedAsker()} if state is State.PREPARING else {}
     assert group.accepts("A", 2)
@@ -191,7 +193,9 @@ _OK = None
         (State.COMPLETING, "A", "a", 0, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
-def test_who_may_commit(state: State, member_id: str, instance_id: str | None, epoch: int, code: ErrorCode | None) -> None:
+def test_commit_needs_a_present_member_or_an_empty_group(
+    state: State, member_id: str, instance_id: str | None, epoch: int, code: ErrorCode | None
+) -> None:
     members = () if state is State.EMPTY else (a_member("A", instance_id="a"),)
     group = a_group(*members, state=State.STABLE if members else State.EMPTY)
     group.state = state

@@ -241,7 +241,7 @@ def test_of_two_protocols_with_one_name_the_first_counts() -> None:
     assert not world.group.supports("consumer", {}), "each name was counted once"
 
 
-def test_a_group_of_another_program_works() -> None:
+def test_metadata_of_other_protocol_types_is_passed_on_unchanged() -> None:
     """To Kafka Connect and a schema registry, the metadata and the assignment are bytes of their own."""
     check("""
         > A enters type=connect protocols=sessioned,compatible
@@ -397,7 +397,7 @@ def test_a_member_that_does_not_join_is_removed() -> None:
     """)
 
 
-def test_the_leader_is_the_first_member_that_joined_for_the_rebalance_if_the_leader_does_not() -> None:
+def test_first_member_to_join_leads_if_the_leader_does_not_join() -> None:
     check("""
         > A enters session=300
           log: generation 0, empty
@@ -458,8 +458,8 @@ def test_the_rebalance_timeout_holds_for_ids_that_were_given_out() -> None:
 
 
 def test_a_new_member_waits_for_five_minutes_at_most() -> None:
-    """It cannot send heartbeats, and nobody reads from the connection of a request that waits: so a process that dies and starts
-    again would leave one member behind for each time."""
+    """It cannot send heartbeats, and the broker does not read from the connection of a request that waits. So a process that dies
+    and starts again would leave one member behind for each time."""
     check("""
         > A enters session=1000 rebalance=1000
           log: generation 0, empty

@@ -86,7 +86,7 @@ def test_the_earlier_self_is_fenced() -> None:
 
 
 def test_the_fenced_member_returns_if_its_process_is_started_again() -> None:
-    """aiokafka#1188: who starts last is the member; no id is fenced for ever."""
+    """aiokafka#1188: the process that starts last is the member; no id is fenced for ever."""
     check("""
         > A B are stable static
         > X joins id=none instance=b
@@ -383,8 +383,8 @@ def test_a_static_member_that_does_not_join_is_of_the_new_generation() -> None:
     """)
 
 
-def test_the_rebalance_is_extended_while_static_members_alone_are_there_and_none_has_joined() -> None:
-    """Without a member that joined, there is none that can assign. The sessions end it."""
+def test_rebalance_is_extended_while_no_static_member_has_joined() -> None:
+    """Without a member that has joined, no member can assign. The end of the sessions ends the rebalance."""
     check("""
         > A B are stable static session=50 rebalance=20
         > B leaves

@@ -276,7 +276,8 @@ class GroupModel(RuleBasedStateMachine):
         assert len(targets) == len(set(targets))
 
     def come_to_rest(self) -> None:
-        """Everything works, everybody heartbeats. Sessions of those that are gone end meanwhile."""
+        """Nothing fails any more, and every living client sends heartbeats. Meanwhile the sessions of clients that are gone
+        end."""
         self.world.append_error = None
         for _ in range(40):
             for client in self.clients:

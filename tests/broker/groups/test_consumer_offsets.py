@@ -100,7 +100,7 @@ def test_restarted_static_process_commits_in_its_own_epoch() -> None:
     assert world.group.check_offset_commit("A2", "a", 1, [partition], 0.0) == [ErrorCode.NONE]
 
 
-def test_anybody_commits_for_an_empty_group() -> None:
+def test_commit_without_membership_is_accepted_for_an_empty_group() -> None:
     world = ConsumerWorld(orders=1)
     world.join("A", "orders")
     world.leave("A")

@@ -1,4 +1,4 @@
-"""Heartbeats that wait for news: who is answered, when, and that nobody is forgotten."""
+"""Heartbeats that wait for news: which of them are answered, when, and that none is forgotten."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ def test_replay_gives_the_same_state() -> None:
 
 
 def test_every_compaction_gives_the_same_state() -> None:
-    """Also with records in an order in which nobody wrote them: members before the group, assignments before subscriptions."""
+    """Also with records in an order in which no coordinator wrote them: members before the group, assignments before
+    subscriptions."""
     world = a_long_story()
     orders = set()
     for until in range(len(world.log) + 1):
@@ -259,7 +260,7 @@ def test_time_to_give_up_begins_anew() -> None:
 
 
 def test_member_without_metadata_goes_with_its_session() -> None:
-    """Half of a batch pair that was cut off: nobody heartbeats for it."""
+    """This is half of a batch pair that was cut off: no process sends heartbeats for this member."""
     value = CurrentAssignmentValue(1, 0, MemberState.STABLE, {bytes(16): {0: 1}}, {})
     log: list[GroupRecord] = [
         ConsumerGroupMetadataRecord(GROUP, ConsumerGroupMetadataValue(1)),
@@ -273,7 +274,7 @@ def test_member_without_metadata_goes_with_its_session() -> None:
 
 
 def test_member_whose_assignment_is_missing_joins_again() -> None:
-    """The other half."""
+    """This is the other half of a batch pair that was cut off."""
     world = ConsumerWorld(orders=1)
     world.join("A", "orders")
     log = [record for record in world.log if not isinstance(record, CurrentAssignmentRecord)]

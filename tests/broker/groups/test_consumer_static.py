@@ -337,7 +337,7 @@ def test_operator_removes_members() -> None:
     )
 
 
-def test_operator_removes_nobody() -> None:
+def test_removal_of_an_unknown_member_changes_nothing() -> None:
     world = two_static_members()
     before = list(world.log)
     assert world.remove(LeavingMember("Z")) == [("Z", "UNKNOWN_MEMBER_ID")]

@@ -106,7 +106,7 @@ def test_offset_above_the_end_is_no_lag() -> None:
 
 
 def test_deleted_records_count_but_do_not_wait() -> None:
-    """The number is the one that every client counts; no record waits that nobody can read."""
+    """The number is the one that every client counts; deleted records cannot be read, so they do not count as waiting."""
     world = World()
     world.leaders.starts[0] = 90
     lag = world.round(at(40))["readers", 0]

@@ -237,7 +237,7 @@ def test_a_group_that_a_classic_member_leaves_stays() -> None:
 
 
 def test_a_group_without_members_stays() -> None:
-    """There is nobody to speak the classic protocol."""
+    """No member is left that could speak the classic protocol."""
     world = a_world()
     world.classic_leave("C", "D")
     world.leave("N")

@@ -95,8 +95,8 @@ def test_a_member_joins_in_two_steps_and_gets_partitions_when_they_are_free() ->
     )
 
 
-def test_the_id_is_given_without_a_trace() -> None:
-    """Whether the process comes back with it or not."""
+def test_first_join_gets_an_id_and_leaves_no_member() -> None:
+    """The process may never come back with the id, so the coordinator keeps nothing of it."""
     world = a_world()
     world.process("C")
     asker = world.ask("C", request(member_id=""))
@@ -119,7 +119,7 @@ def test_the_id_is_given_without_a_trace() -> None:
         ({"group_consumer_migration_policy": "disabled"}, {}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_what_is_refused(config: dict[str, Any], fields: dict[str, Any], code: ErrorCode) -> None:
+def test_invalid_join_is_refused(config: dict[str, Any], fields: dict[str, Any], code: ErrorCode) -> None:
     world = a_world(**config)
     world.process("C")
     assert world.ask("C", request(**fields)).answers == [code]
@@ -549,7 +549,7 @@ def test_a_member_commits_in_its_generation() -> None:
     assert world.commit("C", ("orders", 2), ("orders", 3), generation=2) == ["NONE", "ILLEGAL_GENERATION"]
 
 
-def test_members_of_both_protocols_leave_by_oneask() -> None:
+def test_members_of_both_protocols_leave_in_one_request() -> None:
     world = with_c()
     world.classic_leave("C")
     world.check("""

@@ -67,7 +67,7 @@ def test_a_stable_group_is_converted_as_it_is() -> None:
     assert world.group_type == CONSUMER
 
 
-def test_the_members_bring_what_they_said() -> None:
+def test_classic_members_keep_their_metadata() -> None:
     world = MigrationWorld(orders=2)
     options = {"version": 3, "rack": "r", "names": ("range", "sticky")}
     world.classic_join("C", "orders", **options, session_timeout_ms=12_000, rebalance_timeout_ms=30_000)

@@ -1,4 +1,5 @@
-"""The shell of the transaction coordinator: what counts is what is committed, and what was decided is completed by somebody."""
+"""The shell of the transaction coordinator: only committed records count, and the present or the next coordinator completes each
+decided transaction."""
 
 from __future__ import annotations
 

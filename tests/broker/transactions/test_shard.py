@@ -228,7 +228,7 @@ def test_only_the_present_producer_adds_partitions() -> None:
 
 
 def test_leader_refuses_what_is_not_in_the_transaction() -> None:
-    """Otherwise nobody writes a marker there, and readers wait for ever (KIP-890)."""
+    """Otherwise no coordinator writes a marker there, and readers wait for ever (KIP-890)."""
     world = World()
     producer = world.init()
     ask = world.shard.missing_partitions
@@ -284,7 +284,7 @@ def test_end_in_tv2(state: State, commit: bool, retry: bool, code: ErrorCode, ep
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.COMPLETE_COMMIT, State.PREPARE_ABORT, State.COMPLETE_ABORT])
 def test_end_in_tv1(state: State, commit: bool) -> None:
-    """The epoch stays, so nobody can tell a retry from a second call."""
+    """The epoch stays, so the coordinator cannot tell a retry from a second call."""
     world, _, producer = in_state(state, TV1)
     is_same = commit == (state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT))
     if is_same and not state.is_prepared:
