@@ -43,12 +43,12 @@ def _ignore_bounds() -> list[Patch]:
 
 @mutation("M118", "a session ends sooner than the configuration says")
 def _end_early() -> list[Patch]:
-    is_due = MemberTimers._told
+    session_end = MemberTimers._session_end
 
-    def told(self: MemberTimers, group_id: str, now: float) -> float:
-        return min(is_due(self, group_id, now), now + 0.3)
+    def soon(self: MemberTimers, group_id: str, now: float) -> float:
+        return min(session_end(self, group_id, now), now + 0.3)
 
-    return [(MemberTimers, "_told", told)]
+    return [(MemberTimers, "_session_end", soon)]
 
 
 @mutation("M119", "a target is computed without regard to the group's interval")
