@@ -27,7 +27,7 @@ StrandlineError
     GroupMembershipFailed   the coordinator of the group does not accept the consumer
       GroupMembershipNotAuthorized   the principal may not read the group (a GroupAuthorizationFailed, too)
     RebalanceCallbackFailed a callback of `subscribe` has raised an error
-    HandlerFailed       the handler of `Consumer.run` has raised an error for a record, for which there is no other way
+    HandlerFailed       the handler of `Consumer.run` has raised an error, and the record may be neither retried nor dead-lettered
     TransactionAbortable    the transaction cannot be committed: abort it, and go on with the next one
       TransactionTimedOut   it has taken more than `transaction_timeout_ms`
     TransactionFailed   the producer can begin no more transactions: start over with a new one
@@ -81,6 +81,7 @@ __all__ = [
     "authentication_error",
     "delivery_failed",
     "describe",
+    "no_such_partition",
     "request_failed",
     "to_client_error",
 ]
@@ -165,6 +166,11 @@ class UnknownTopic(ClientError):
     retriable = True
 
 
+def no_such_partition(count: int) -> str:
+    """The message of an UnknownTopic for a partition of a topic with `count` partitions."""
+    return f"there is no such partition: the topic has {count} partition{'' if count == 1 else 's'}"
+
+
 class RequestFailed(ClientError):
     """A broker rejected the request: `code` says why, and `retriable` is that of the code."""
 
@@ -176,8 +182,8 @@ class AuthenticationFailed(ClientError):
 
 
 class AuthorizationFailed(RequestFailed):
-    """The client's principal lacks a right (an ACL). Each kind of resource has its own class; what the resource is called is in
-    the message. It is not retriable: an administrator has to grant the right (`strandline acl add`)."""
+    """The client's principal lacks a right (an ACL). Each kind of resource has its own class; the message names the resource. It
+    is not retriable: an administrator has to grant the right (`strandline acl add`)."""
 
 
 class TopicAuthorizationFailed(AuthorizationFailed):
@@ -228,8 +234,9 @@ class OffsetConflict(DeliveryFailed):
     """The record was sent with `expect_offset`, and the partition's log end was not there. The record is not in the log.
 
     If `log_end_offset` is higher, all records below it are committed: a consumer can read them, and decide what to do. If it is
-    lower, the leader was asked again after its name was looked up again, because a deposed leader that does not know it yet may
-    have answered. If the brokers do not know it yet either, that happens twice."""
+    lower, a deposed leader that does not know yet that it was replaced may have answered. So the client looks up the leader and
+    sends the record once more before it raises this error; a second answer may still come from a deposed leader, if the brokers
+    do not know the new one yet."""
 
     def __init__(
         self,
@@ -375,7 +382,7 @@ class CorruptRecords(ClientError):
 
 class CommitFailed(ClientError):
     """The offsets were not committed, because the partitions are no longer this consumer's: they were revoked, or the member has
-    lost them. Whoever owns them now reads on from the last commit. Another attempt fails as well."""
+    lost them. The member that owns them now continues from the last commit. Another attempt fails as well."""
 
 
 class GroupMembershipFailed(ClientError):

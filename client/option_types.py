@@ -286,5 +286,5 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Address]:
 def _parse_address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"bootstrap_servers: an address is host:port, not {text!r}")
+        raise UsageError(f"bootstrap_servers: an address is written host:port, such as localhost:9092, not {text!r}")
     return host.strip("[]"), int(port)

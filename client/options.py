@@ -152,19 +152,23 @@ class ClientOptions:
     ssl_context: ssl.SSLContext | None = option(  # noqa: RUF009
         None,
         OrNone(Instance(ssl.SSLContext, "an ssl.SSLContext")),
-        "Replaces the other `ssl_` options.",
+        "An SSLContext to use instead of the other `ssl_` options.",
     )
     ssl_cafile: str | None = option(
         None,
         OrNone(Path()),
-        "The certificates of the authorities that the client trusts, in a PEM file. None: those of the system. The file is read "
-        "again when it changes, as are the next two.",
+        "A PEM file with the certificates of the authorities that the client trusts. None: those of the system. This file "
+        "and those of `ssl_certfile` and `ssl_keyfile` are read again when they change.",
     )
     ssl_certfile: str | None = option(
-        None, OrNone(Path()), "The client's own certificate and its chain, in a PEM file, for brokers that ask for one."
+        None, OrNone(Path()), "A PEM file with the client's own certificate and its chain, for brokers that ask for one."
     )
-    ssl_keyfile: str | None = option(None, OrNone(Path()), "The key of that certificate. None: it is in the same file.")
-    ssl_password: str | None = option(None, OrNone(Text()), "Decrypts the key.", is_secret=True)
+    ssl_keyfile: str | None = option(
+        None, OrNone(Path()), "A PEM file with the private key of `ssl_certfile`. None: the key is in `ssl_certfile`."
+    )
+    ssl_password: str | None = option(
+        None, OrNone(Text()), "The password of the private key, if the key is encrypted.", is_secret=True
+    )
     ssl_check_hostname: bool = option(
         True, Flag(), "Whether the broker's certificate has to name the host that the client connects to."
     )
@@ -183,8 +187,9 @@ class ClientOptions:
     security: ClientSecurity | None = option(  # noqa: RUF009
         None,
         OrNone(Instance(ClientSecurity, "a ClientSecurity")),
-        'All of these settings as one object, such as `ClientSecurity.from_file("client.properties")` with Kafka\'s client '
-        "properties. The options above are not given then.",
+        "All settings of `security_protocol`, `ssl_` and `sasl_` as one object, such as "
+        '`ClientSecurity.from_file("client.properties")` with Kafka\'s client properties. None of those options may be given '
+        "then.",
     )
 
     def __post_init__(self) -> None:
@@ -283,9 +288,9 @@ class ProducerOptions(ClientOptions):
         None,
         _FUNCTION,
         "Chooses the partition of each record that names none: `partitioner(key, all_partitions, available_partitions)`, as in "
-        "aiokafka. The key is bytes or None; the lists are sorted, and the second one has the partitions with a leader. A record "
-        "that waits for room may be asked for again. None: a key is hashed as in Kafka's Java client, and records without a key "
-        "fill one batch after another.",
+        "aiokafka. The key is bytes or None; the lists are sorted, and the second one has the partitions with a leader. It "
+        "may be called again for a record that waits for room. None: a key is hashed as in Kafka's Java client, and records "
+        "without a key fill one batch after another.",
     )
     producer_name: str | None = option(
         None,
@@ -302,14 +307,14 @@ class ProducerOptions(ClientOptions):
     producer_note: bytes | None = option(
         None,
         OrNone(Bytes(NOTE_BYTES_MAX)),
-        "What the first attempt of a work epoch leaves for the later ones (`Producer.note`).",
+        "Bytes that the first attempt of a work epoch stores for the later attempts, which read them as `Producer.note`.",
     )
     fencing_token: int | None = option(
         None,
         OrNone(Whole(0, FENCING_TOKEN_MAX)),
         "Sent with every record that names no other token: the partition rejects it with TokenFenced if an earlier record has "
-        "carried a higher one. So a producer whose work was given to another one can write nothing after the first record of "
-        "that one. Records without a token are not affected. Needs idempotence, and no `producer_name`.",
+        "carried a higher one. So once a producer with a higher token has written its first record, this producer can "
+        "write nothing more. Records without a token are not affected. Needs idempotence, and no `producer_name`.",
     )
     transactional_id: str | None = option(
         None,
@@ -403,7 +408,7 @@ class ConsumerOptions(ClientOptions):
         None,
         OrNone(Text(1, 1024)),
         "Makes this a static member (KIP-345): a consumer with the same id that starts within the session time-out gets the same "
-        "partitions, without a rebalance. No two members that run may have the same.",
+        "partitions, without a rebalance. No two running members of a group may have the same id.",
     )
     group_remote_assignor: str | None = option(
         None,
@@ -414,8 +419,9 @@ class ConsumerOptions(ClientOptions):
     enable_auto_commit: bool = option(
         True,
         Flag(),
-        "Commit regularly, before partitions are given up, and at the end, what the program has finished: the records that a "
-        "call has returned count as finished when the program asks for more. Needs a `group_id`.",
+        "Commit the offsets of the records that the program has finished: every `auto_commit_interval_ms`, before partitions are "
+        "revoked, and when the consumer stops. The records that a call has returned count as finished when the program asks for "
+        "more. Needs a `group_id`.",
     )
     auto_commit_interval_ms: int = option(5_000, _TIME_POSITIVE, "The time between two automatic commits.", "ms")
     max_poll_interval_ms: int = option(
@@ -460,7 +466,7 @@ class ConsumerOptions(ClientOptions):
     )
     fetch_max_wait_ms: int = option(500, _TIME, "How long a broker holds a fetch while it has no records for it.", "ms")
     fetch_min_bytes: int = option(
-        1, _NOT_NEGATIVE, "A broker holds a fetch until it has so much for it, or `fetch_max_wait_ms` has passed.", "bytes"
+        1, _NOT_NEGATIVE, "A broker holds a fetch until it has so many bytes for it, or `fetch_max_wait_ms` has passed.", "bytes"
     )
     fetch_max_bytes: int = option(52_428_800, _POSITIVE, "The most that a broker returns in one response.", "bytes")
     client_rack: str | None = option(
@@ -504,10 +510,12 @@ class ConsumerOptions(ClientOptions):
         "end is not known, because its header is damaged, is raised all the same.",
     )
     key_deserializer: Deserializer | None = option(  # noqa: RUF009
-        None, _FUNCTION, "Turns the bytes of each key that is not None into what records have as `key`."
+        None, _FUNCTION, "Turns the bytes of each key that is not None into the `key` of the record. Without it, keys are bytes."
     )
     value_deserializer: Deserializer | None = option(  # noqa: RUF009
-        None, _FUNCTION, "Turns the bytes of each value that is not None into what records have as `value`."
+        None,
+        _FUNCTION,
+        "Turns the bytes of each value that is not None into the `value` of the record. Without it, values are bytes.",
     )
 
     def _check_together(self) -> None:

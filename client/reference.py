@@ -88,14 +88,14 @@ _TO_DO: Mapping[str, str] = {
     "RequestFailed": "Look at `e.code` ([docs/protocol.md](protocol.md) lists the codes). Call again if `e.retriable`.",
     "AuthenticationFailed": "Correct the credentials or the certificate that the client was given; the message says which end refused what. "
     "The same client works again once the cluster accepts its credentials.",
-    "AuthorizationFailed": "Have the right granted: `strandline acl add`; `strandline acl check` says which rule decides.",
-    "TopicAuthorizationFailed": "The same, for the topic: READ to consume, WRITE to produce. A consumer goes on with its other topics, and reads "
+    "AuthorizationFailed": "Have an administrator grant the right (`strandline acl add`); `strandline acl check` says which rule decides.",
+    "TopicAuthorizationFailed": "Have the right on the topic granted: READ to consume, WRITE to produce. A consumer goes on with its other topics, and reads "
     "this one when the right is granted.",
-    "GroupAuthorizationFailed": "The same, for the group: READ.",
-    "TransactionalIdAuthorizationFailed": "The same, for the transactional id or the producer name: WRITE.",
-    "ClusterAuthorizationFailed": "The same, for the cluster.",
-    "DeliveryNotAuthorized": "The same, for the topic: WRITE. Then send the record again; the producer goes on with other topics.",
-    "GroupMembershipNotAuthorized": "The same, for the group: READ. Then start another consumer.",
+    "GroupAuthorizationFailed": "Have READ on the group granted.",
+    "TransactionalIdAuthorizationFailed": "Have WRITE on the transactional id or the producer name granted.",
+    "ClusterAuthorizationFailed": "Have the right on the cluster granted.",
+    "DeliveryNotAuthorized": "Have WRITE on the topic granted. Then send the record again; the producer goes on with other topics.",
+    "GroupMembershipNotAuthorized": "Have READ on the group granted. Then start another consumer.",
     "RequestTimeout": "Call again, or with a longer `timeout_ms`. A change that was sent may have been made: look before repeating it.",
     "DeliveryFailed": "Look at `e.code` and the message, correct the cause, and send the record again. If `e.is_invalid_record` is "
     "False, send it again as it is. The producer continues with other records.",
@@ -106,7 +106,7 @@ _TO_DO: Mapping[str, str] = {
     "ProducerFenced": "Stop: the newer producer has taken over. If there is none, and the message says that a transaction took too "
     "long, start a new producer.",
     "TransactionAbortable": "Abort the transaction (`producer.transaction()` has done it), and run it again with the same producer.",
-    "TransactionTimedOut": "The same; make the transaction shorter, or raise `transaction_timeout_ms`.",
+    "TransactionTimedOut": "Abort the transaction; make the next one shorter, or raise `transaction_timeout_ms`.",
     "TransactionFailed": "Correct what the message names, and start over with a new producer.",
     "TransactionOutcomeUnknown": "Call `commit_transaction` (or `abort_transaction`) again; or start over with a new producer of the same "
     "id, and look whether the records are there.",

@@ -50,7 +50,7 @@ class Admin(
         """Find the cluster; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no bootstrap server
         answers within `connect_timeout_ms`; UsageError if the client was started before."""
         if self._cluster is not None or self._stopped:
-            raise UsageError("an admin client is started once")
+            raise UsageError("the admin client was started before: create a new one")
         self._home = Home("admin client")
         self._cluster = Cluster(self.options, self._doors.random)
         try:

@@ -30,7 +30,7 @@ from strandline.client.admin_types import (
 from strandline.client.arguments import check_encodes, checked_commits, checked_list, checked_partitions
 from strandline.client.consumer.group.membership import by_topic_id
 from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
-from strandline.client.errors import RequestFailed, UnknownTopic, UsageError, describe
+from strandline.client.errors import RequestFailed, UnknownTopic, UsageError, describe, no_such_partition
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode, StrandlineError, to_code
 from strandline.protocol.messages import admin as metadata
@@ -314,7 +314,7 @@ class GroupCalls(TopicDescriptions):
         topics = {topic.name: topic for topic in await self._describe(sorted({tp.topic for tp in tps}), deadline)}
         for tp in tps:
             if tp.partition >= len(topics[tp.topic].partitions):
-                text = f"the topic has {len(topics[tp.topic].partitions)} partitions"
+                text = no_such_partition(len(topics[tp.topic].partitions))
                 raise UnknownTopic(text, topic=tp.topic, partition=tp.partition)
         return {(topics[tp.topic].topic_id, tp.partition): tp for tp in tps}
 

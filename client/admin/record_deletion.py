@@ -16,7 +16,7 @@ from strandline.client.admin_types import DeletedRecords, TopicDescription
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders
 from strandline.client.consumer.records import TopicPartition
-from strandline.client.errors import UnknownTopic, describe
+from strandline.client.errors import UnknownTopic, describe, no_such_partition
 from strandline.protocol.apis import DELETE_RECORDS
 from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, StrandlineError, to_code
 from strandline.protocol.messages.data import (
@@ -70,8 +70,7 @@ class RecordDeletion:
         counts = {topic.name: len(topic.partitions) for topic in topics}
         for tp in self._before:
             if tp.partition >= counts[tp.topic]:
-                text = f"the topic has {counts[tp.topic]} partitions"
-                raise UnknownTopic(text, topic=tp.topic, partition=tp.partition)
+                raise UnknownTopic(no_such_partition(counts[tp.topic]), topic=tp.topic, partition=tp.partition)
 
     def _drop_recreated(self, topics: Sequence[TopicDescription]) -> None:
         for topic in topics:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.client.errors import UnknownTopic, describe, request_failed, to_client_error
+from strandline.client.errors import UnknownTopic, describe, no_such_partition, request_failed, to_client_error
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
 from strandline.protocol.messages.admin import MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic
 
@@ -83,8 +83,7 @@ class MetadataCache:
         (RequestFailed; TopicAuthorizationFailed without a right on it). `elapsed_ms`: how long the caller has waited for it."""
         code, info = self.failed.get(name), self.topics.get(name)
         if code is None and info is not None and info.partitions and partition is not None:
-            count = len(info.partitions)
-            text = f"the topic has {count} partition{'s' if count > 1 else ''}"
+            text = no_such_partition(len(info.partitions))
             return UnknownTopic(text, topic=name, partition=partition, elapsed_ms=elapsed_ms)
         if code in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             return UnknownTopic("the topic does not exist", topic=name, partition=partition, elapsed_ms=elapsed_ms, code=code)

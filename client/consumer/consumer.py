@@ -187,7 +187,7 @@ class Consumer(HandlerRuns[K, V]):
         """Find the cluster and begin to fetch; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no
         bootstrap server answers within `connect_timeout_ms`; UsageError if the consumer was started before."""
         if self._cluster is not None or self._stopped:
-            raise UsageError("a consumer is started once")
+            raise UsageError("the consumer was started before: create a new one")
         self._started_in_handler = sys.exception() is not None
         self._home = Home("consumer", between_runs=True)
         cluster = self._cluster = Cluster(self.options, self._doors.random)
@@ -215,8 +215,8 @@ class Consumer(HandlerRuns[K, V]):
 
         A member of a group first commits (with `enable_auto_commit`), calls `on_revoked`, and leaves the group, for at most
         `timeout_ms`. By default that is ten seconds; two if `stop` is called while an exception is handled (as in a `finally`
-        clause), unless one was when `start` was called. After an exception the records of the last call count as unfinished, so
-        they are not committed."""
+        clause), unless an exception was being handled already when `start` was called. After an exception the records of the last
+        call count as unfinished, so they are not committed."""
         await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
 
     async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> None:
@@ -392,7 +392,11 @@ class Consumer(HandlerRuns[K, V]):
         """Begin to read a new state. Without a reset policy it needs a seek first."""
         if state.fetch_state is FetchState.INITIALIZING:
             state.fail(
-                OffsetOutOfRange('no position and auto_offset_reset="error"', topic=state.tp.topic, partition=state.tp.partition)
+                OffsetOutOfRange(
+                    'the partition has no position, and auto_offset_reset is "error": seek to one',
+                    topic=state.tp.topic,
+                    partition=state.tp.partition,
+                )
             )
         assert self._fetcher is not None
         self._fetcher.check_soon(state)
@@ -808,9 +812,9 @@ class Consumer(HandlerRuns[K, V]):
             fetcher.on_resumed(state)
 
     def fetch_until(self, partition: TopicPartition | tuple[str, int], offset: int | None) -> None:
-        """Fetch no records of this partition from `offset` on; None removes the bound. Records behind the bound that are fetched
-        already are returned all the same, because brokers send whole batches. For a program that reads a known range, and whose
-        consumer would otherwise fetch beyond its end."""
+        """Fetch no records of this partition from `offset` on; None removes the bound. Records at or after the bound that are
+        fetched already are returned all the same, because brokers send whole batches. For a program that reads a known range, and
+        whose consumer would otherwise fetch beyond its end."""
         state = self._state(partition)
         state.stop_fetching_at(None if offset is None else checked_whole("an offset", offset, 0, OFFSET_MAX))
         self._running()[0].check_soon(state)
@@ -839,8 +843,8 @@ class Consumer(HandlerRuns[K, V]):
         timeout_ms: float | None = None,
     ) -> None:
         """Store positions for the group: `offsets` by partition (the offset of the next record to be read, also with a text), or
-        the positions of all assigned partitions. The positions are behind the records that a call has returned, whether the
-        program has finished them or not. It waits at most `timeout_ms` (by default `max_block_ms`).
+        the positions of all assigned partitions. A position is the offset after the last record that a call has returned, whether
+        the program has finished that record or not. It waits at most `timeout_ms` (by default `max_block_ms`).
 
         CommitFailed if a partition is no longer assigned to this consumer, or the coordinator has removed it from the group;
         RequestFailed if the coordinator rejects an offset; RequestTimeout. The offsets of the other partitions are stored all the
@@ -849,8 +853,9 @@ class Consumer(HandlerRuns[K, V]):
         await group.commit(None if offsets is None else checked_commits(offsets), self._deadline(timeout_ms))
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """As whom the consumer commits now: for `Producer.send_offsets_to_transaction`, if the producer runs elsewhere.
-        CommitFailed if the coordinator does not count the consumer as a member; UsageError without a `group_id`."""
+        """The group, member id and member epoch with which the consumer commits now: for `Producer.send_offsets_to_transaction`,
+        if the producer runs elsewhere. CommitFailed if the coordinator does not count the consumer as a member; UsageError
+        without a `group_id`."""
         return self._member().metadata()
 
     def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:

@@ -32,8 +32,8 @@ def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """As whom a consumer commits (KIP-447): what `Producer.send_offsets_to_transaction` takes instead of the consumer, if that
-    runs elsewhere. The coordinator refuses the offsets of a member that has lost its partitions."""
+    """The membership with which a consumer commits (KIP-447). `Producer.send_offsets_to_transaction` takes it instead of the
+    consumer, if the consumer runs elsewhere. The coordinator refuses the offsets of a member that has lost its partitions."""
 
     group_id: str
     generation_id: int = -1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
 from strandline.client.arguments import checked_whole
-from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic, UsageError
+from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic, UsageError, no_such_partition
 from strandline.client.options import REQUEST_SIZE_MAX, ProducerOptions
 from strandline.client.producer.batch import Batch, BatchState, Conditions, Headers
 from strandline.client.producer.parking import Failure, ParkedRecord, ParkingLot
@@ -311,7 +311,7 @@ class Accumulator:
         if partition is None:
             return topic.sticky if key is None else partition_for_key(key, topic.partition_count)
         if not 0 <= partition < topic.partition_count:
-            raise UnknownTopic(f"{topic.name} has {topic.partition_count} partitions", topic=topic.name, partition=partition)
+            raise UnknownTopic(no_such_partition(topic.partition_count), topic=topic.name, partition=partition)
         return partition
 
     def _check_room(self, size: int) -> None:

@@ -91,7 +91,7 @@ BYTES_PER_PIECE = 1_048_576
 
 STOP_AFTER_ERROR_MS = 1_000
 """After an exception or a cancellation, `stop` waits so long for acknowledgements."""
-NOT_TRANSACTIONAL = "a producer without a transactional_id has no transactions"
+NOT_TRANSACTIONAL = "the producer has no transactional_id: give it one, and it can begin transactions"
 
 
 class GroupMembership(Protocol):
@@ -206,7 +206,7 @@ class Producer(Generic[K, V]):
         producer takes its transactional id within `max_block_ms`: earlier producers with the id are fenced, and the transaction
         that they have left open is aborted. UsageError if the producer was started before."""
         if self._cluster is not None or self._stopped:
-            raise UsageError("a producer is started once")
+            raise UsageError("the producer was started before: create a new one")
         self._started_in_handler = sys.exception() is not None
         self._home = Home("producer")
         loop = self._home.loop
@@ -251,9 +251,10 @@ class Producer(Generic[K, V]):
         there are none. The receipts of those that still waited raise ClientClosed, which says whether the record may be in the
         log.
 
-        Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if the task is being cancelled, or
-        if `stop` is called while an exception is handled (as in a `finally` clause), unless one was when `start` was called. That
-        exception gets a note that names the partitions and the numbers of records.
+        Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if the task is being cancelled, or if
+        `stop` is called while an exception is handled (as in a `finally` clause), unless an exception was being handled already
+        when `start` was called. The exception because of which the producer stops gets a note that names the partitions and the
+        numbers of records.
 
         An open transaction is aborted, with a warning in the log."""
         return await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
@@ -330,18 +331,18 @@ class Producer(Generic[K, V]):
         of the wrong type. All are raised before anything is queued.
 
         `key`, `value`: bytes or None, or what the serializer takes; `headers`: a list of (str, bytes) pairs. `partition`: by
-        default the key chooses it, as in Kafka's Java client, or without a key the producer. `timestamp_ms`: milliseconds since
-        1970 (UTC), by default now.
+        default a hash of the key chooses it, as in Kafka's Java client; without a key, the producer chooses. `timestamp_ms`:
+        milliseconds since 1970 (UTC), by default now.
 
-        `expect_offset`: append the record only if the log end of its partition is there, so that it gets this offset; otherwise
-        the receipt raises OffsetConflict, with the log end. It needs a partition or a key.
+        `expect_offset`: append the record only if this is the log end of its partition, so that the record gets this offset;
+        otherwise the receipt raises OffsetConflict, which has the log end. It needs a partition or a key.
 
         `fencing_token`: append the record only if no record of its partition has carried a higher token; otherwise the receipt
-        raises TokenFenced, with the highest token. By default that of the producer's options. A record without a token is not
-        affected. The first record with a token gets the offset after the log end, which stores the token.
+        raises TokenFenced, which has the highest token. By default, the producer's option of this name. A record without a token
+        is not affected. The first record with a token gets the offset after the log end, which stores the token.
 
-        Both need idempotence. A retry of a record that was written is not rejected. Such a record has a batch of its own; set
-        the option if all records have one token."""
+        `expect_offset` and `fencing_token` need idempotence. A retry of a record that was written is not rejected. A record with
+        one of these arguments has a batch of its own; if all records have the same token, set the option instead."""
         if get_ident() != self._checked_thread:
             self._enter()
         batch = self._bare_open.get(topic)
@@ -447,8 +448,8 @@ class Producer(Generic[K, V]):
         fencing_token: int | None = None,
     ) -> Receipts:
         """Hand over many values at once, all or none (BufferFull). `await` the result for a list of `BatchMetadata`, one for each
-        run of records that went into one batch. With a key, a partition, a serializer, a partitioner or a name, it is a loop over
-        `send_nowait`, and those before a BufferFull are sent.
+        run of records that went into one batch. With a key, a partition, a serializer, a partitioner or a name, it calls
+        `send_nowait` for one value after the other, and the values before a BufferFull are sent.
 
         With `expect_offset` or `fencing_token` (see `send_nowait`), all values are one batch: all are written, side by side, or
         none. RecordTooLarge if together they do not fit `max_request_size`. The topic's `max.message.bytes` must allow the
@@ -792,8 +793,9 @@ class Producer(Generic[K, V]):
         there.
 
         Call it before the first record, and again after a delivery failed; UsageError if records of these partitions still wait
-        (`flush` first). `alone`: it also waits until no earlier attempt can write to these partitions; without it, that ends
-        with the first batch of this producer. An attempt that sends rows to other partitions than the earlier ones needs it."""
+        (`flush` first). `alone`: also wait until no earlier attempt can write to these partitions. Without it, an earlier attempt
+        can write there until the first batch of this producer is appended. An attempt that sends rows to other partitions than
+        the earlier attempts needs `alone`."""
         accumulator = self._running()
         assert self._sender is not None
         assert self._cluster is not None
@@ -813,8 +815,9 @@ class Producer(Generic[K, V]):
 
     def transaction(self) -> TransactionBlock[Self]:
         """`async with producer.transaction():` begins a transaction, commits it at the end, and aborts it if an exception or a
-        cancellation ends the block, which is raised again. `read_committed` consumers see all records of the block, or none.
-        After the block no transaction is open, and the next one may begin, unless the error says that the producer cannot go on:
+        cancellation ends the block; the exception is raised again. `read_committed` consumers see all records of the block, or
+        none. After the block no transaction is open, and the next one may begin, unless the error says that the producer cannot
+        go on:
 
         - TransactionAbortable, or any other error: it was aborted. The same block may be run again.
         - ProducerFenced, TransactionFailed: start over with a new producer. ProducerFenced names another one that has the id.
@@ -826,8 +829,8 @@ class Producer(Generic[K, V]):
         return TransactionBlock(self, self._running_transactions())
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction, to be ended by `commit_transaction` or `abort_transaction`. Nothing is sent for that. UsageError
-        while a transaction is open. `transaction` does all three."""
+        """Begin a transaction, which `commit_transaction` or `abort_transaction` ends. This call sends nothing. UsageError while
+        a transaction is open. `transaction` begins and ends one for a block of code."""
         await self._running_transactions().begin()
 
     async def commit_transaction(self) -> None:
@@ -852,15 +855,16 @@ class Producer(Generic[K, V]):
         consumer: GroupMembership | ConsumerGroupMetadata | str,
     ) -> None:
         """Commit the offsets of a consumer as part of the transaction: they count when it is committed, and not if it is aborted.
-        So what was read counts as read exactly if what was made of it is written. `offsets`: as for `Consumer.commit`, the offset
-        of the next record to read of each partition.
+        So records count as read if, and only if, the results that the program sent in the transaction are committed. `offsets`:
+        as for `Consumer.commit`, the offset of the next record to read of each partition.
 
         `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the offsets
         of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the id of the
         group, if the partitions are assigned by hand.
 
         TransactionAbortable if the offsets are not part of the transaction, or if that is not known after `max_block_ms`: abort
-        it. The records are read again then, by the owner of the partitions (`__cause__` is CommitFailed if that is another)."""
+        it. The owner of the partitions then reads the records again (`__cause__` is CommitFailed if another consumer owns them
+        now)."""
         transactions = self._running_transactions()
         checked = checked_commits(offsets)
         await transactions.send_offsets(checked, _membership(consumer, checked))

@@ -16,7 +16,7 @@ from strandline.client.admin_types import PartitionProducers, ProducerDescriptio
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders, by_leader
 from strandline.client.consumer.records import TopicPartition
-from strandline.client.errors import ProducerFenced, RequestTimeout, UnknownTopic, describe, request_failed
+from strandline.client.errors import ProducerFenced, RequestTimeout, UnknownTopic, describe, no_such_partition, request_failed
 from strandline.protocol.apis import DESCRIBE_PRODUCERS
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
 from strandline.protocol.messages.data import (
@@ -72,8 +72,7 @@ class ProducerQuestions:
             topic = await self._cluster.metadata.topic(name, self._left_ms(deadline))
             for tp in tps:
                 if tp.topic == name and tp.partition not in topic.partitions:
-                    text = f"the topic has {len(topic.partitions)} partitions"
-                    raise UnknownTopic(text, topic=name, partition=tp.partition)
+                    raise UnknownTopic(no_such_partition(len(topic.partitions)), topic=name, partition=tp.partition)
 
     async def _refresh(self, deadline: float) -> None:
         try:

@@ -43,7 +43,7 @@ class Bridge(Generic[Client]):
 
     def start(self) -> None:
         if self._thread is not None:
-            raise UsageError(f"a {self._NAME} is started once")
+            raise UsageError(f"the {self._NAME} was started before: create a new one")
         self._started_in_handler = sys.exception() is not None
         self._thread = LoopThread(self._NAME)
         try:

@@ -539,30 +539,31 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         """Call `handler` with every record, and commit what it has finished (with `enable_auto_commit`), until `end_run`,
         `stop`, a cancellation, or an error. Each record is handled at least once, and by one member of the group at a time.
 
-        `handler`: a coroutine function, or a plain function, which runs on a thread so that it may block. It gets one record,
-        or with `batch_size` a list of at most so many that wait in order.
+        `handler`: a coroutine function, or a plain function, which runs on a thread so that it may block. It gets one record;
+        with `batch_size`, a list of at most so many records, in order.
 
-        `concurrency`: "partition" handles the records of a partition one after the other, and several partitions at the same
-        time; "key" those of a key, and several keys; a number so many records at the same time, without order. `max_tasks`:
-        how many calls of the handler run at most (by default 64). `max_in_flight`: how many records are taken and not finished
-        at most, over all partitions.
+        `concurrency`: with "partition", the records of a partition are handled one after the other, and several partitions at
+        the same time; with "key", the records of a key one after the other, and several keys at the same time; with a number,
+        so many records at the same time, in no order. `max_tasks`: the most calls of the handler that run at the same time (by
+        default 64). `max_in_flight`: the most records that are taken and not finished yet, over all partitions.
 
         `retry`: a record whose handler raises an error is handled again, after the delays and as often as the `Backoff` says.
         Until then the later records of its partition (or key) wait, and the others go on. With `retry_topic` the record goes
         there instead, and nothing waits for it; the consumer reads that topic, too, and the handler gets the record as it was
-        at its origin. `no_retry`: errors after which another attempt is pointless. A record that cannot be deserialized is not
-        handled again either. `attempt_of(record)` is the number of the attempt.
+        at its origin. `no_retry`: classes of errors after which the record is not handled again. A record that cannot be
+        deserialized is not handled again either. `attempt_of(record)` is the number of the attempt.
 
         `dlq`: the topic for records that are given up, with the reason and the origin in their headers. A record counts as
         finished when it is acknowledged there. Without it, `run` raises HandlerFailed, and the record is handled again by the
         next run; `on_failure="skip"` logs it and goes on. If a batch fails, its records are handled one by one first.
         `producer`: sends to both topics, instead of one that is started for that; it needs acks="all", and no serializers.
 
-        `transactional`: what the handler sends with `producer`, dead letters, and the offsets are one transaction, for the at
-        most `max_in_flight` records that are taken at a time. `read_committed` consumers see exactly one result of each
-        record. The handler is a coroutine function, which may be called for a record again, after an abort. It needs a
-        `producer` with a `transactional_id`, which nothing else uses, and a consumer with `enable_auto_commit=False` and
-        `isolation_level="read_committed"`; no `retry_topic`. ProducerFenced if another process has the transactional id.
+        `transactional`: the consumer takes at most `max_in_flight` records at a time. One transaction holds what the handler
+        sends for them with `producer`, their dead letters, and their offsets. `read_committed` consumers see exactly one
+        result of each record. The handler is a coroutine function. After an abort it may be called for the same records again.
+        It needs a `producer` with a `transactional_id`, which nothing else uses, and a consumer with
+        `enable_auto_commit=False` and `isolation_level="read_committed"`; no `retry_topic`. ProducerFenced if another process
+        has the transactional id.
 
         `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until
         the call has ended, and coroutines are cancelled. When `run` is to end, or a partition goes to another member, records
@@ -590,8 +591,8 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         )
 
     def end_run(self) -> None:
-        """Let `run` return, when the calls of its handler that run now have ended; none begins any more. It returns at once,
-        and may be called from a handler. Nothing happens if no `run` runs."""
+        """End `run`: no further call of its handler begins, and `run` returns when the calls that run now have ended.
+        `end_run` itself returns at once, and a handler may call it. It does nothing if no `run` runs."""
         self._call(self._client.end_run)
 
     def subscription(self) -> set[str]:
@@ -709,7 +710,7 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         self._call(self._client.resume, *partitions)
 
     def fetch_until(self, partition: TopicPartition | tuple[str, int], offset: int | None) -> None:
-        """Fetch no records of this partition from `offset` on; None removes the bound. Records behind the bound that are
+        """Fetch no records of this partition from `offset` on; None removes the bound. Records at or after the bound that are
         fetched already are returned all the same, because brokers send whole batches. For a program that reads a known range,
         and whose consumer would otherwise fetch beyond its end."""
         self._call(self._client.fetch_until, partition, offset)
@@ -729,8 +730,8 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         timeout_ms: float | None = None,
     ) -> None:
         """Store positions for the group: `offsets` by partition (the offset of the next record to be read, also with a text),
-        or the positions of all assigned partitions. The positions are behind the records that a call has returned, whether the
-        program has finished them or not. It waits at most `timeout_ms` (by default `max_block_ms`).
+        or the positions of all assigned partitions. A position is the offset after the last record that a call has returned,
+        whether the program has finished that record or not. It waits at most `timeout_ms` (by default `max_block_ms`).
 
         CommitFailed if a partition is no longer assigned to this consumer, or the coordinator has removed it from the group;
         RequestFailed if the coordinator rejects an offset; RequestTimeout. The offsets of the other partitions are stored all
@@ -738,8 +739,9 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         self._run(self._client.commit, offsets, timeout_ms=timeout_ms)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """As whom the consumer commits now: for `Producer.send_offsets_to_transaction`, if the producer runs elsewhere.
-        CommitFailed if the coordinator does not count the consumer as a member; UsageError without a `group_id`."""
+        """The group, member id and member epoch with which the consumer commits now: for
+        `Producer.send_offsets_to_transaction`, if the producer runs elsewhere. CommitFailed if the coordinator does not count
+        the consumer as a member; UsageError without a `group_id`."""
         return self._call(self._client.group_metadata)
 
     def committed(self, partition: TopicPartition | tuple[str, int], *, timeout_ms: float | None = None) -> int | None:
@@ -816,9 +818,9 @@ class ProducerCalls(Bridge[Producer]):
         written there.
 
         Call it before the first record, and again after a delivery failed; UsageError if records of these partitions still
-        wait (`flush` first). `alone`: it also waits until no earlier attempt can write to these partitions; without it, that
-        ends with the first batch of this producer. An attempt that sends rows to other partitions than the earlier ones needs
-        it."""
+        wait (`flush` first). `alone`: also wait until no earlier attempt can write to these partitions. Without it, an earlier
+        attempt can write there until the first batch of this producer is appended. An attempt that sends rows to other
+        partitions than the earlier attempts needs `alone`."""
         return self._run(self._client.written, partitions, alone=alone, timeout_ms=timeout_ms)
 
     def partitions_for(self, topic: str) -> list[int]:

@@ -185,8 +185,8 @@ class Consumer(ConsumerCalls[K, V]):
 
         A member of a group first commits (with `enable_auto_commit`), calls `on_revoked`, and leaves the group, for at most
         `timeout_ms`. By default that is ten seconds; two if `stop` is called while an exception is handled (as in a `finally`
-        clause), unless one was when `start` was called. After an exception the records of the last call count as unfinished, so
-        they are not committed."""
+        clause), unless an exception was being handled already when `start` was called. After an exception the records of the last
+        call count as unfinished, so they are not committed."""
         self._stop_because(timeout_ms, self._cause())
 
     def _exit(self, error: BaseException | None) -> None:

@@ -135,8 +135,8 @@ class Producer(ProducerCalls, Generic[K, V]):
         log.
 
         Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if `stop` is called while an exception is
-        handled (as in a `finally` clause), unless one was when `start` was called. That exception gets a note that names the
-        partitions and the numbers of records."""
+        handled (as in a `finally` clause), unless an exception was being handled already when `start` was called. The exception
+        because of which the producer stops gets a note that names the partitions and the numbers of records."""
         return self._stop_because(timeout_ms, self._cause())
 
     def _exit(self, error: BaseException | None) -> None:
@@ -313,7 +313,7 @@ class Producer(ProducerCalls, Generic[K, V]):
     ) -> Receipts:
         """Hand over many values at once, all or none (BufferFull). The `result()` of what it returns is a list of
         `BatchMetadata`, one for each run of records that went into one batch. With a key, a partition, a partitioner or a name,
-        it is a loop over `send_nowait`, and those before a BufferFull are sent.
+        it calls `send_nowait` for one value after the other, and the values before a BufferFull are sent.
 
         With `expect_offset` or `fencing_token`, all values are one batch: all are written, side by side, or none.
         RecordTooLarge if together they do not fit `max_request_size`. The topic's `max.message.bytes` must allow the batch."""
@@ -368,16 +368,16 @@ class Producer(ProducerCalls, Generic[K, V]):
 
     def transaction(self) -> TransactionBlock[Self]:
         """`with producer.transaction():` begins a transaction, commits it at the end, and aborts it if an exception ends the
-        block, which is raised again. `read_committed` consumers see all records of the block, or none. What its errors mean is
-        described for the producer for asyncio. UsageError without a `transactional_id`, or while a transaction is open.
+        block; the exception is raised again. `read_committed` consumers see all records of the block, or none. The producer for
+        asyncio describes what its errors mean. UsageError without a `transactional_id`, or while a transaction is open.
 
         The records of all threads that share the producer are in its one transaction. A thread that sends while another one ends
         the transaction makes it fail, or gets a UsageError."""
         return TransactionBlock(self, self._call(self._client.transaction))
 
     def begin_transaction(self) -> None:
-        """Begin a transaction, to be ended by `commit_transaction` or `abort_transaction`. Nothing is sent for that.
-        UsageError while a transaction is open. `transaction` does all three."""
+        """Begin a transaction, which `commit_transaction` or `abort_transaction` ends. This call sends nothing. UsageError while
+        a transaction is open. `transaction` begins and ends one for a block of code."""
         self._run(self._client.begin_transaction)
         self._on_begun()
 
@@ -416,17 +416,17 @@ class Producer(ProducerCalls, Generic[K, V]):
         offsets: Mapping[Any, int | OffsetAndMetadata | tuple[int, str]],
         consumer: GroupMembership | ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit the offsets of a consumer as part of the transaction: they count when it is committed, and not if it is
-        aborted. So what was read counts as read exactly if what was made of it is written. `offsets`: as for
-        `Consumer.commit`, the offset of the next record to read of each partition.
+        """Commit the offsets of a consumer as part of the transaction: they count when it is committed, and not if it is aborted.
+        So records count as read if, and only if, the results that the program sent in the transaction are committed. `offsets`:
+        as for `Consumer.commit`, the offset of the next record to read of each partition.
 
         `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the
         offsets of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the
         id of the group, if the partitions are assigned by hand.
 
-        TransactionAbortable if the offsets are not part of the transaction, or if that is not known after `max_block_ms`:
-        abort it. The records are read again then, by the owner of the partitions (`__cause__` is CommitFailed if that is
-        another)."""
+        TransactionAbortable if the offsets are not part of the transaction, or if that is not known after `max_block_ms`: abort
+        it. The owner of the partitions then reads the records again (`__cause__` is CommitFailed if another consumer owns them
+        now)."""
         member = consumer
         if not isinstance(consumer, (str, ConsumerGroupMetadata)) and hasattr(consumer, "_transaction_member"):
             member = _Member(consumer, checked_commits(offsets))

@@ -175,7 +175,7 @@ class Reader:
             async with asyncio.timeout_at(deadline):
                 ends = await self._consumer.end_offsets([TopicPartition(self._topic, p) for p in partitions])
         except TimeoutError:
-            raise RequestTimeout("the log ends were not answered in time", topic=self._topic) from None
+            raise RequestTimeout("the brokers did not say in time where the log ends", topic=self._topic) from None
         for tp, end in ends.items():
             await self.wait_applied(tp.partition, end, deadline)
             self._check_fresh(tp.partition, asked_at_ms)

@@ -123,7 +123,7 @@ class Table(Generic[K, V]):
         `connect_timeout_ms`; UnknownTopic; RequestTimeout if no record comes for `max_block_ms`; CorruptRecords. UsageError if
         the table was started before."""
         if self._home is not None or self._stopped:
-            raise UsageError("a table is started once")
+            raise UsageError("the table was started before: create a new one")
         self._home = Home("table", between_runs=True)
         try:
             await self._start()

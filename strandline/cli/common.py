@@ -77,7 +77,7 @@ def _advice(error: Exception) -> str:
     from strandline.client.errors import AuthorizationFailed, NoBrokersAvailable, UnknownTopic
 
     if isinstance(error, AuthorizationFailed):
-        return "; `strandline acl check` says which rule decides"
+        return "; an administrator grants it with `strandline acl add`, and `strandline acl check` says which rule decides"
     if isinstance(error, UnknownTopic) and error.partition is None:
         return "; `strandline topic list` lists the topics"
     if isinstance(error, NoBrokersAvailable):

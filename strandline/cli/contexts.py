@@ -68,8 +68,8 @@ class Contexts(NamedTuple):
     def bootstrap(self, name: str) -> str:
         """The address of a context. UsageError if there is no such context."""
         if name not in self.contexts:
-            known = ", ".join(self.contexts) or "none yet; `strandline context add NAME HOST:PORT` adds one"
-            raise UsageError(f"there is no context {name!r}; there are: {known}")
+            known = f"there are: {', '.join(self.contexts)}" if self.contexts else "there are no contexts yet"
+            raise UsageError(f"there is no context {name!r}; {known}; `strandline context add NAME HOST:PORT` adds one")
         return str(self.contexts[name]["bootstrap"])
 
     def choice(self, name: str, origin: str, file: Path) -> Choice:

@@ -69,7 +69,7 @@ _QUOTA: Mapping[str, Translation] = {
     "--alter": (),
 }
 OF_COMMAND: Mapping[str, Mapping[str, Translation]] = {
-    "acl add": {**_ACL, "--add": ()},
+    "acl add": {**_ACL, "--add": (), "--principal": ()},
     "acl list": {**_ACL, "--list": (), "--allow-principal": ("--principal",)},
     "acl remove": {**_ACL, "--remove": (), "--allow-principal": ("--principal",)},
     "quota list": {**_QUOTA, "--describe": ()},

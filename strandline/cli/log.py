@@ -13,6 +13,7 @@ from strandline.cli.common import ERROR, fail, new_app, note
 from strandline.cli.log_files import Reader, reader_of
 from strandline.cli.log_verify import verify
 from strandline.cli.output import Form, Output, Table, View, rendered
+from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from strandline.protocol.records.batch import BatchHeader
@@ -39,6 +40,8 @@ def dump(
 ) -> None:
     """Print the batches of a segment (offsets, epoch, producer, compression, checksum), or the entries of another file of a log.
     Exit code 1 if something is torn or damaged."""
+    if Path(file).is_dir():
+        raise UsageError(f"{file} is a folder: name one of its files; `strandline log verify DIR` reads a whole data directory")
     reader = reader_of(Path(file))
     if reader is None:
         _dump_batches(file, records, output)
@@ -80,7 +83,7 @@ def _dump_batches(file: str, records: bool, output: Form) -> None:
     if empty:
         note(f"{file} is empty: it holds no batches")
     if reason:
-        note(f"{file} is readable up to position {end}: {reason}")
+        note(f"{file} is readable up to position {end}: {reason}" if end else f"{file} does not begin with a batch: {reason}")
     if damaged:
         note(f"{damaged} batch{'es' if damaged > 1 else ''} with a wrong checksum")
     if reason or damaged or unreadable:

@@ -172,7 +172,9 @@ def _name(option: str, name: str | None, is_default: bool) -> str | None:
 
 def _needed(entity: QuotaEntity | None, verb: str) -> QuotaEntity:
     if entity is None:
-        raise UsageError(f"whose quota? strandline quota {verb} --user NAME, --client-id ID, --ip ADDRESS, or a default of them")
+        raise UsageError(
+            f"the owner of the quota is missing: strandline quota {verb} --user NAME, --client-id ID, --ip ADDRESS, or a default"
+        )
     return entity
 
 

@@ -40,6 +40,7 @@ def readable(path: str, command: Any) -> Any:
         part.short_help = part.short_help or first_sentence(part.help or "")
     command.epilog = command.epilog or epilog(path)
     for parameter in command.params:
+        _name_numbers(parameter.type)
         if parameter.param_type_name == "argument":
             parameter.display_type_rich = lambda ctx: None  # its name says it
         elif parameter.metavar is None and not getattr(parameter, "is_flag", False):
@@ -48,13 +49,19 @@ def readable(path: str, command: Any) -> Any:
     return command
 
 
+def _name_numbers(type: Any) -> None:
+    """Let the error for a word that is no number say so: typer's own would be "'x' is not a valid int range"."""
+    if type.name.removesuffix(" range") in NUMBERS:
+        type.name = "number"
+
+
 def first_sentence(help: str) -> str:
     """What the list of a group's commands says of one of them. Typer would cut it off in the middle."""
     paragraph = " ".join(help.split("\n\n")[0].split())
     return re.split(r"(?<=\.)\s", paragraph)[0]
 
 
-NUMBERS, NAMES = ("int", "integer", "float"), ("str", "text")
+NUMBERS, NAMES = ("int", "integer", "float", "number"), ("str", "text")
 METAVARS = {**dict.fromkeys(NUMBERS, "NUMBER"), **dict.fromkeys(NAMES, "NAME"), "path": "PATH"}
 """The name of a type, which depends on typer's version -> the word for its values in `--help`. Choices are shown as a|b."""
 

@@ -144,10 +144,15 @@ DESCRIBED = (
 def _described(found: Sequence[TransactionDescription], now: float) -> View:
     known = [each for each in found if each.error is None]
     rows = [_row(each, now) for each in known]
-    problems = [f"{each.transactional_id}: {each.error}" for each in found if each.error is not None]
+    problems = [_problem(each.transactional_id, str(each.error)) for each in found if each.error is not None]
     tables = [Table(DESCRIBED, rows, spare=("COORDINATOR", "EPOCH", "STARTED"))] if rows else []
     document = {"transactions": [_json(each) for each in found]}
     return View(document, tables, problems, ERROR if problems else 0)
+
+
+def _problem(transactional_id: str, error: str) -> str:
+    """The error, with the id before it if the error does not name it."""
+    return error if transactional_id in error else f"{transactional_id}: {error}"
 
 
 def _row(each: TransactionDescription, now: float) -> tuple[object, ...]:

@@ -66,7 +66,7 @@ def test_options_of_kafka_configs_are_understood(cluster: ThreadedCluster) -> No
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["set", "producer_byte_rate=1"], "whose quota?"),
+        (["set", "producer_byte_rate=1"], "the owner of the quota is missing"),
         (["set", "--user", "a", "producer_byte_rate"], "KEY=VALUE"),
         (["set", "--user", "a", "producer_byte_rates=1"], "did you mean 'producer_byte_rate'"),
         (["set", "--user", "a", "producer_byte_rate=fast"], "takes bytes per second"),

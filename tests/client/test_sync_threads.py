@@ -124,7 +124,7 @@ def test_failed_start_ends_the_thread() -> None:
 
 def test_client_is_started_once(shared: ThreadedCluster) -> None:
     admin = Admin(bootstrap_servers=shared.bootstrap_servers)
-    with admin, pytest.raises(UsageError, match="started once"):
+    with admin, pytest.raises(UsageError, match="was started before"):
         admin.start()
     admin.stop()
     with pytest.raises(ClientClosed):

@@ -131,7 +131,7 @@ async def test_wrong_values_are_usage_errors(cluster: Cluster) -> None:
                 await wrong
         with pytest.raises(UsageError):
             table.watch(b"a", prefix=b"b")
-        with pytest.raises(UsageError, match="started once"):
+        with pytest.raises(UsageError, match="was started before"):
             await table.start()
     with pytest.raises(ClientClosed, match="was not started"):
         table_of(cluster).get(b"a")

@@ -65,7 +65,9 @@ class Handler:
         if inspect.isawaitable(result):
             await result
         elif inspect.isgenerator(result) or inspect.isasyncgen(result):
-            raise UsageError(f"the handler returned {result!r}, of which nothing has run")
+            raise UsageError(
+                f"the handler returned {result!r}, and nothing of that has run: a handler is a function without `yield`"
+            )
 
     def _call_guarded(self, deliveries: Sequence[Delivery]) -> object:
         """A future cannot hold every error (StopIteration), and would wait for ever then."""
@@ -109,7 +111,7 @@ def check_handler(function: object) -> None:
     try:
         inspect.signature(function).bind(None)
     except TypeError as e:
-        raise UsageError(f"a handler is called with one argument, and {function!r} is not to be called so: {e}") from None
+        raise UsageError(f"a handler is called with one argument, and {function!r} does not take one: {e}") from None
     except ValueError:
         pass  # Some functions in C do not tell their arguments.
 
