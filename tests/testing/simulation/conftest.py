@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quick_ends_of_worlds() -> Iterator[None]:
+def _quick_ends_of_worlds() -> None:
     """Each world ends with a garbage collection; what was there before the tests of a file need not be looked at."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
