@@ -21,8 +21,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Each process collects all 18,000 tests, and so holds 700,000 objects. Looking for garbage among them again and again took a tenth of
-# the time of all tests. There is none, so they are not looked at; what a test leaves is found as before.
+# Each process collects all 18,000 tests, and so holds 700,000 objects. To look for garbage among them again and again took a
+# tenth of the time of all tests. There is none, so they are not looked at; what a test leaves is found as before.
 gc.disable()
 
 
