@@ -1,5 +1,6 @@
 """The wall clock and the random source, which are passed to components as `Doors`.
- All contact with the outside world goes through four doors (time, network, disk, randomness), so that the production code runs
+
+All contact with the outside world goes through four doors (time, network, disk, randomness), so that the production code runs
 unchanged in a seeded simulation. Durations and timers come from the event loop, the network is `loop.create_server` and
 `loop.create_connection`, the disk is `storage/files.py`. This module has the rest: the wall clock, which is used only for
 timestamps, the random source, and the stopwatch, which is used only for metrics (the time of uvloop has milliseconds, and does

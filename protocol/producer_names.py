@@ -2,7 +2,8 @@
 
     bit   63   62   61 ........ 31   30 ........ 0
           0    1    number           work epoch             2^62 | number << 31 | work epoch
- The controller gives each name a number, once. The owner of the name counts the work epochs (for example, a Spark batch each).
+
+The controller gives each name a number, once. The owner of the name counts the work epochs (for example, a Spark batch each).
 So a broker needs no table to see that two ids belong to one name, and which of them is older. Ids of producers without a name
 are below 2^62.
 """

@@ -466,7 +466,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "balanced",
         "",
         "if no replica with all records is left: none, an operator decides; balanced, the longest log leads when all replicas "
-        "are back; aggressive, after unclean.recovery.timeout.ms the longest log of the live replicas leads, whoever may return",
+        "are back; aggressive, after unclean.recovery.timeout.ms the longest log of the live replicas leads",
         choices=("none", "balanced", "aggressive"),
         synonym="unclean.recovery.strategy",
     ),

@@ -42,7 +42,7 @@ _OFFSETS = (
         "how long a change of a group waits for its replicas; then the answer is COORDINATOR_NOT_AVAILABLE",
         min=1,
     ),
-    ConfigKey("offset.metadata.max.bytes", "int", 4096, "bytes", "the largest note in a committed offset", min=0),
+    ConfigKey("offset.metadata.max.bytes", "int", 4096, "bytes", "the largest metadata text of a committed offset", min=0),
     ConfigKey(
         "offsets.retention.minutes",
         "int",

@@ -40,7 +40,7 @@ _IDENTITY = (
         "string",
         None,
         "",
-        "the cluster that this broker belongs to for ever; without it, the broker asks the controllers at its first start",
+        "the cluster that this broker belongs to permanently; without it, the broker asks the controllers at its first start",
         check=without_blanks,
     ),
     ConfigKey(
@@ -89,7 +89,7 @@ _IDENTITY = (
         "boolean",
         False,
         "",
-        "no replica is placed on this broker; `strandline broker drain` sets it, and moves the replicas away",
+        "whether the broker gets no new replicas; `strandline broker drain` sets it, and moves the replicas away",
         update=Update.BROKER,
     ),
 )
@@ -107,7 +107,13 @@ _CONTROLLER_LINK = (
         "a broker that cannot register for so long stops",
         min=1,
     ),
-    ConfigKey("controlled.shutdown.enable", "boolean", True, "", "hand leadership over before stopping"),
+    ConfigKey(
+        "controlled.shutdown.enable",
+        "boolean",
+        True,
+        "",
+        "whether the broker asks the controller to move its leaders before it stops",
+    ),
     ConfigKey(
         "controlled.shutdown.timeout.ms",
         "int",
@@ -173,7 +179,9 @@ _REPLICATION = (
         min=1,
         update=Update.CLUSTER_OR_BROKER,
     ),
-    ConfigKey("replica.fetch.wait.max.ms", "int", 500, "ms", "how long the leader parks a follower's fetch", min=0),
+    ConfigKey(
+        "replica.fetch.wait.max.ms", "int", 500, "ms", "how long a follower's fetch waits at the leader for records", min=0
+    ),
     ConfigKey(
         "replica.fetch.backoff.ms",
         "int",
@@ -255,7 +263,9 @@ _LOG = (
 )
 
 _CLEANER = (
-    ConfigKey("log.cleaner.enable", "boolean", True, "", "compact the topics whose cleanup.policy has 'compact'"),
+    ConfigKey(
+        "log.cleaner.enable", "boolean", True, "", "whether the broker compacts the topics whose cleanup.policy has 'compact'"
+    ),
     ConfigKey(
         "log.cleaner.threads",
         "int",
@@ -317,7 +327,7 @@ _CLEANER = (
 _LIMITS = (
     *LISTENER_LIMIT_KEYS,
     ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "an idle connection is closed after this time", min=1),
-    ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
+    ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request that is accepted", min=1),
     ConfigKey("fetch.max.bytes", "int", 55 << 20, "bytes", "the largest fetch response to a consumer", min=1024),
     ConfigKey("max.incremental.fetch.session.cache.slots", "int", 1000, "", "the most fetch sessions that are kept", min=0),
     *CONNECTION_KEYS,
@@ -434,7 +444,7 @@ CONTROLLER_KEYS: tuple[ConfigKey, ...] = (
         "boolean",
         True,
         "",
-        "whether leaders return by themselves to their preferred replicas, after these have returned",
+        "whether the controller moves leadership back to the preferred replicas after these have returned",
         update=Update.CLUSTER,
     ),
     ConfigKey(
@@ -484,9 +494,9 @@ CONTROLLER_KEYS: tuple[ConfigKey, ...] = (
         min=1,
         max=32767,
     ),
-    ConfigKey("max.connections", "int", INT_MAX, "", "connections of the listener", min=1),
+    ConfigKey("max.connections", "int", INT_MAX, "", "the most connections of the listener", min=1),
     ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "an idle connection is closed after this time", min=1),
-    ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
+    ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request that is accepted", min=1),
     *CONTROLLER_QUOTA_KEYS,
     *GROUP_CONFIG_KEYS,
     http_listener_key("127.0.0.1:8093"),

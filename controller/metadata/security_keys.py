@@ -74,7 +74,7 @@ _TLS = (
         "string",
         None,
         "",
-        "decrypts the key; it belongs into a file that only the node can read, or into STRANDLINE_SSL_KEY_PASSWORD",
+        "the password of the key; keep it in a file that only the node can read, or in STRANDLINE_SSL_KEY_PASSWORD",
         sensitive=True,
     ),
     ConfigKey(
@@ -150,7 +150,7 @@ _SASL = (
         "int",
         512 << 10,
         "bytes",
-        "the largest request before a client is authenticated",
+        "the largest request that is accepted before the client is authenticated",
         min=1024,
     ),
 )

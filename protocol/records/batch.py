@@ -14,7 +14,8 @@
     53  base sequence           i32    of the first record; wraps from 2^31-1 to 0
     57  record count            i32
     61  records                        see `builder.py`
- All functions here work per batch. On a broker, only the leader looks at single records, once, before it appends them
+
+All functions here work per batch. On a broker, only the leader looks at single records, once, before it appends them
 (`check.py`).
 """
 

@@ -3,7 +3,8 @@
     record  := length varint | attributes i8 (0) | timestamp delta varint | offset delta varint
                | key length varint (-1: none) | key | value length varint (-1: none) | value | header count varint | headers
     header  := key length varint | key | value length varint (-1: none) | value
- A *plain* record has no key and no headers, and the batch's timestamp. All its bytes but the value depend only on the value's
+
+A *plain* record has no key and no headers, and the batch's timestamp. All its bytes but the value depend only on the value's
 length and the record's index. So a plain record is only appended to a list. When a run of them ends, the bytes between the
 values come from tables, and the batch is one join:
 

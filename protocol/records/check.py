@@ -1,5 +1,6 @@
 """The check of a produced batch's records, which the leader makes before it appends the batch.
- A reader cannot get past a malformed record, so the leader refuses the batch. From an accepted batch, every reader of Kafka's
+
+A reader cannot get past a malformed record, so the leader refuses the batch. From an accepted batch, every reader of Kafka's
 format reads exactly `record_count` records, with the offset deltas 0, 1, 2, ... and timestamps of 64 bits. The check builds no
 records, and tries three ways in this order:
 

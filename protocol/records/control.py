@@ -1,12 +1,15 @@
 """Control records: notes of the cluster in a log, in batches with the control bit, which consumers do not see.
- key    := version i16 | type i16 value  := depends on the type, in Kafka's "flexible" encoding: an array begins with its length
-+ 1 as an unsigned varint, and every
-          structure ends with the number of its tagged fields, here always 0
 
-ABORT, COMMIT   version i16 | coordinator epoch i32                                 ends a transaction (`marker.py`)
-LeaderChange    version i16 | leader id i32 | voters [voter id i32 | 0] | granting voters [voter id i32 | 0] | 0
-SnapshotHeader  version i16 | last contained log timestamp i64 | 0
-SnapshotFooter  version i16 | 0
+    key             version i16 | type i16
+    value           by type:
+
+    ABORT, COMMIT   version i16 | coordinator epoch i32                                 ends a transaction (`marker.py`)
+    LeaderChange    version i16 | leader id i32 | voters [voter id i32 | 0] | granting voters [voter id i32 | 0] | 0
+    SnapshotHeader  version i16 | last contained log timestamp i64 | 0
+    SnapshotFooter  version i16 | 0
+
+All versions are 0. The values of the quorum's records have Kafka's "flexible" encoding: an array begins with its length + 1 as an
+unsigned varint, and every structure ends with the number of its tagged fields, here always 0.
 """
 
 from __future__ import annotations

@@ -28,4 +28,4 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal(USER, "ANONYMOUS")
-"""A peer on a listener that authenticates nobody."""
+"""The principal of a peer that its listener does not authenticate."""

@@ -7,7 +7,7 @@
 
 A re-authentication has the mechanism and the principal of the first authentication. It may begin at most once per second, as in
 Kafka, so that a client does not keep the server busy with it; in a session that is shorter than two seconds, after half of it.
-The session of an expired or long-lived credential ends at `expires_at`: the connection then accepts SaslHandshake only.
+A session with a lifetime ends at `expires_at`. After that, the connection accepts SaslHandshake only.
 
 `SaslFailure` has two texts: one for the peer, which does not tell whether the user exists, and the reason, for the log.
 """
@@ -48,7 +48,7 @@ class SaslFailure(StrandlineError):
 
 
 class IllegalSaslState(StrandlineError):
-    """The request does not belong here; it is refused, and the connection stays as it is."""
+    """The request is not allowed in the present state. The server refuses it, and the connection stays as it is."""
 
 
 class SaslSession:

@@ -289,9 +289,8 @@ class ProducerStates:
         if it is a duplicate.
 
         Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_RECORD, or
-        INVALID_TXN_STATE. An unknown
-        producer may start with any sequence, because its state may have expired or been deleted with its records. An unknown
-        named producer must start at row 0: UNKNOWN_PRODUCER_ID.
+        INVALID_TXN_STATE. An unknown producer may start with any sequence, because its state may have expired or been deleted
+        with its records. An unknown named producer must start at row 0: UNKNOWN_PRODUCER_ID.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         if producer_id >= FIRST_NAMED:

@@ -54,7 +54,7 @@ def format_users(users: Users) -> str:
 
 
 def pepper_of(users: Users) -> bytes:
-    """A secret that all nodes with this file have in common, now and after a restart; to guess it takes all credentials."""
+    """A secret that all nodes with this file share, also after a restart. Only a reader of all its credentials can compute it."""
     return hashlib.sha256(format_users(users).encode()).digest()
 
 

@@ -96,7 +96,7 @@ class Access:
         return self.rights.authorizer.acts_for_cluster(self.principal, self.host)
 
     def sees(self, operation: int, resource_type: int, name: str) -> bool:
-        """Whether the sender has the right, where the lack of it is no attempt to break a rule: it is not logged."""
+        """Whether the sender has the right. A denial is not logged, because the caller only filters what the sender may see."""
         return self._authorize(self.principal, self.host, operation, resource_type, name)
 
     def may(self, operation: int, resource_type: int, name: str) -> bool:

@@ -72,7 +72,7 @@ class Pattern:
 
 
 class PatternsOfType:
-    """The patterns of one resource type. None is without a rule."""
+    """The patterns of one resource type. Each has at least one rule."""
 
     def __init__(self) -> None:
         self.literal: dict[str, Pattern] = {}

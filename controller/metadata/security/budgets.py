@@ -119,7 +119,7 @@ class Budgets:
         self._drop({payer for payer, budget in self._by_payer.items() if now - budget.used_at > IDLE_S})
 
     def _make_room(self) -> None:
-        """Without a limit of their own the clients are only forgotten; otherwise a tenth of the budgets goes, too."""
+        """If too many clients are remembered, forget all. If there are too many budgets, drop the tenth unused longest."""
         if len(self._by_client) >= BUDGETS_MAX:
             self._by_client.clear()
         if len(self._by_payer) >= BUDGETS_MAX:
