@@ -101,7 +101,7 @@ def test_only_the_leader_answers_and_only_in_the_epoch_that_is_meant() -> None:
     assert describe(world[1], key=(TOPIC, 7)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_any_replica_answers_who_asks_for_all_producers_and_means_no_epoch() -> None:
+def test_any_replica_answers_for_all_producers_without_an_epoch() -> None:
     """As in Kafka, whose tool looks for hanging transactions in the logs of one broker."""
     world = ReplicaWorld()
     world.topic(replicas=(1, 2))
@@ -110,7 +110,7 @@ def test_any_replica_answers_who_asks_for_all_producers_and_means_no_epoch() -> 
     assert describe(world[2], key=(TOPIC, 7)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_same_partition_twice_is_no_question() -> None:
+def test_the_same_partition_twice_is_refused() -> None:
     world = ReplicaWorld()
     world.topic(replicas=(1,))
     request = HandledRequest(DescribeProducersRequest([DescribeProducersPartition(*P)] * 2))

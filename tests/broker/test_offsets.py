@@ -105,7 +105,7 @@ def test_a_partition_named_twice_and_a_timestamp_without_meaning_are_refused() -
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(1, (1, 2)), (2, (1, 2)), (3, (3, 3)), (9, (-1, -1))])
-def test_where_did_that_epoch_end(asked: int, expected: tuple[int, int]) -> None:
+def test_largest_epoch_not_above_the_asked_one_is_answered_with_its_end(asked: int, expected: tuple[int, int]) -> None:
     """The largest epoch of ours that is not newer, and its end: the pivot of a truncation (KIP-101, KIP-279)."""
     world, leader = leader_with("a", "b")
     world.change(PartitionChangeRecord(*P, leader=2), PartitionChangeRecord(*P, leader=1))

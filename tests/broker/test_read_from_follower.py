@@ -54,7 +54,7 @@ def test_leader_serves_consumers_of_its_own_rack_and_of_racks_without_a_replica(
     assert (nominee(request), values(request)) == (-1, [b"x"])
 
 
-def test_without_a_selector_nobody_is_nominated() -> None:
+def test_without_a_selector_no_replica_is_nominated() -> None:
     request = world_of_racks("x", selector=None)[1].fetch(want(0, epoch=1), rack_id="b")
     assert (nominee(request), values(request)) == (-1, [b"x"])
 
@@ -118,7 +118,7 @@ def test_position_outside_of_the_leaders_log_is_out_of_range_and_not_nominated()
     assert code(world[1].fetch(want(9, epoch=1), rack_id="b")) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_follower_nominates_nobody() -> None:
+def test_follower_nominates_no_replica() -> None:
     request = world_of_racks("x")[2].fetch(want(0, epoch=1), rack_id="c")
     assert (nominee(request), values(request)) == (-1, [b"x"])
 

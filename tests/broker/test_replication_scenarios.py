@@ -44,7 +44,7 @@ def catch_up(world: ReplicaWorld, follower: int, leader: int = 1) -> None:
     world.replicate(follower, leader)
 
 
-def test_s14_no_expansion_before_the_start_of_the_leader_epoch() -> None:
+def test_s14_isr_expands_only_after_the_start_of_the_leader_epoch() -> None:
     """B2 leads e2 with LEO 20 and a stale HW of 10; B3 has 12. Let in, it could be elected and lose 12..19 (KAFKA-7128)."""
     world = cluster()
     fill(world, 10)

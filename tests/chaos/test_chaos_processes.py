@@ -135,7 +135,7 @@ def test_two_of_three_dead_with_a_summary_of_several_runs(up: Path) -> None:
         assert [c["ok"] for c in report["claims"]] == [True] * 5
 
 
-def test_a_drained_broker_is_stopped_and_nobody_misses_it(up: Path) -> None:
+def test_a_drained_broker_leads_nothing_when_it_is_stopped(up: Path) -> None:
     report = good(chaos("drain", "--local", str(up), "--json"))
     assert [f["do"] for f in report["faults"]] == ["drain", "stop", "start", "undrain"]
     assert report["replicas_compared"] == 6

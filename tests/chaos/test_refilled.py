@@ -65,7 +65,7 @@ async def test_replica_that_is_behind_in_the_isr_is_bad(monkeypatch: pytest.Monk
     assert await waited(monkeypatch, TOO_EARLY, DONE) == [(CLAIM, False)]
 
 
-async def test_replica_that_nobody_saw_behind_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replica_that_was_not_seen_behind_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine takes three seconds to start a container, and has filled its log again before the first look. The verdict
     was "bad" then."""
     ((kind, text),) = await waited(monkeypatch, DONE)

@@ -178,7 +178,7 @@ async def test_silent_or_dead_leader_is_replaced(cluster: ScriptedCluster) -> No
         assert await question == {P0: 5, P1: 0}
 
 
-async def test_a_question_that_nobody_answers_ends(cluster: ScriptedCluster) -> None:
+async def test_a_request_without_an_answer_ends(cluster: ScriptedCluster) -> None:
     async with attempt(cluster, request_timeout_ms=50) as producer:
         cluster.partition("orders").leader = -1
         with pytest.raises(RequestTimeout, match="orders-0"):

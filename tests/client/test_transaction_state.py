@@ -155,7 +155,7 @@ def test_commit_of_unknown_outcome_may_only_be_repeated() -> None:
 
 @pytest.mark.parametrize("code", [C.INVALID_PRODUCER_EPOCH, C.INVALID_TXN_STATE, C.TRANSACTION_ABORTABLE])
 @pytest.mark.parametrize(("now", "kind"), [(0.9, TransactionAbortable), (1.1, TransactionTimedOut)])
-def test_late_transaction_is_said_to_be_late(code: ErrorCode, now: float, kind: type[StrandlineError]) -> None:
+def test_error_of_a_late_transaction_depends_on_code_and_time(code: ErrorCode, now: float, kind: type[StrandlineError]) -> None:
     state = in_state(S.IN_TRANSACTION)
     state.on_failed(DeliveryFailed("refused", code=code), now)
     assert type(state.error) is kind

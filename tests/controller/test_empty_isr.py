@@ -35,7 +35,7 @@ def test_only_an_empty_isr_without_a_leader_is_a_state() -> None:
 
 
 @pytest.mark.parametrize("preferred", [False, True])
-def test_nobody_is_elected_without_isr_and_elr(preferred: bool) -> None:
+def test_no_leader_is_elected_without_isr_and_elr(preferred: bool) -> None:
     assert elect(EMPTY, (), lambda broker_id: True, preferred=preferred) == NO_LEADER
     rules = ChangeRules(lambda broker_id: broker_id != 2, lambda topic_id: 2)
     assert change_partition((b"t" * 16, 0), EMPTY, (), rules, preferred=preferred) is None

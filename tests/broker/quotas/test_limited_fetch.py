@@ -120,7 +120,7 @@ def test_parked_fetch_is_throttled_if_others_use_up_the_budget_meanwhile() -> No
     assert fetched(parked) == {}
 
 
-def test_client_without_a_quota_is_served_as_ever() -> None:
+def test_client_without_a_quota_is_not_limited() -> None:
     limited = Limited()
     limited.quotas.use({(("client-id", "other"),): {"consumer_byte_rate": 1.0}}, limited.now())
     assert len(values(limited.fetch())) == 10

@@ -253,7 +253,7 @@ def test_client_that_claims_to_be_a_follower_is_counted(run: Any) -> None:
     run(scenario)
 
 
-def test_throttle_time_is_counted_by_who_pays(run: Any) -> None:
+def test_throttle_time_is_counted_by_user_and_client_id(run: Any) -> None:
     """So that an operator sees who is slowed down, and by how much."""
 
     async def scenario(world: World) -> None:
@@ -293,7 +293,7 @@ def test_rates_of_addresses_follow_the_quotas(run: Any) -> None:
     run(scenario)
 
 
-def test_api_that_is_not_served_stays_so(run: Any) -> None:
+def test_api_without_a_handler_gets_none(run: Any) -> None:
     async def scenario(world: World) -> None:
         world.set_quotas({USER_QUOTA: {"request_percentage": 50.0}})
         assert DESCRIBE_CLUSTER not in world.server.handlers

@@ -83,7 +83,7 @@ def test_member_belongs_to_the_principal_that_joined(owned: Owned) -> None:
     assert owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat(), ALICE, beaten()).error_code == 0
 
 
-def test_member_that_has_left_belongs_to_nobody(owned: Owned) -> None:
+def test_member_that_has_left_has_no_owner(owned: Owned) -> None:
     owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat(0), ALICE, beaten())
     owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat(-1), ALICE, beaten())
     assert owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat(0), BOB, beaten()).error_code == 0
@@ -294,7 +294,7 @@ def test_owners_are_bounded() -> None:
     assert len(guard) == 3
 
 
-def test_flood_of_one_principal_does_not_make_others_lose_what_is_theirs() -> None:
+def test_flood_of_one_principal_evicts_no_owner_of_another() -> None:
     """Member ids are given out for nothing, and any producer id may be written with."""
     owners: Owners[int] = Owners(10)
     owners.claim(-1, BOB)

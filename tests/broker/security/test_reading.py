@@ -53,7 +53,7 @@ def leader_of(world: ReplicaWorld) -> Node:
     return world[1]
 
 
-def test_consumer_reads_what_it_may_read(world: ReplicaWorld) -> None:
+def test_consumer_reads_only_topics_with_the_right(world: ReplicaWorld) -> None:
     """A topic that it may not describe has the error of an id that does not exist."""
     answer = leader_of(world).fetch(want(0), want(0, key=Q), want(0, key=(bytes(15) + b"?", 0)))
     assert values(answer) == [b"a"]

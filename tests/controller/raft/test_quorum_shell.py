@@ -152,7 +152,7 @@ async def test_a_single_voter_leads_when_start_returns(make_servers: Make) -> No
     assert (await servers.elected(0.5)).quorum.epoch == 1
 
 
-async def test_three_voters_elect_commit_and_tell_everybody(make_servers: Make) -> None:
+async def test_three_voters_elect_a_leader_that_alone_appends(make_servers: Make) -> None:
     servers = make_servers()
     await servers.start()
     leader = await servers.elected()

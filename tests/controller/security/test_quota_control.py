@@ -59,7 +59,7 @@ def test_quotas_are_set_changed_and_removed() -> None:
     assert world.replayed() == world.image
 
 
-def test_what_is_so_already_writes_no_record() -> None:
+def test_unchanged_quota_writes_no_record() -> None:
     world = ControllerWorld()
     alter(world, entry(ALICE, producer_byte_rate=1024))
     end = world.quorum.log_end_offset

@@ -121,7 +121,7 @@ def forged_by_public_key() -> str:
     return f"{body}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
 
 
-def test_tokens_that_anybody_can_sign_are_rejected():
+def test_tokens_without_a_secret_signature_are_rejected():
     """`alg=none`; a signature by the public key taken for a symmetric one; a symmetric key in the set."""
     public = jwk(RSA)
     secret = "a symmetric key of thirty-two bytes"

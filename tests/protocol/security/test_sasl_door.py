@@ -462,7 +462,7 @@ def test_messages_out_of_order_close_the_connection(on_loop, first):
     on_loop(scenario)
 
 
-def test_random_messages_at_the_door_authenticate_nobody():
+def test_random_messages_never_authenticate():
     """Fuzzing: random and changed messages of each mechanism, in any number."""
     import random
 

@@ -59,7 +59,7 @@ def test_i39_program_skips_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "and never finished [3]" in report.violations[0]["text"]
 
 
-def test_i39_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i39_records_that_no_member_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reader, "subscribe", lambda self, stay: stay.consumer.subscribe("nothing"))
     report = run_seed(1, options=calm(1, NEWER))
     assert report.violations[0]["invariant"] == "I39", str(report)

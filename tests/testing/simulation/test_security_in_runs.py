@@ -45,7 +45,7 @@ def first_found(mutation: str, *changes: str) -> Report:
     pytest.fail(f"{mutation} was not noticed in {RUNS_MAX} runs")
 
 
-def test_everybody_logs_in_and_does_their_work() -> None:
+def test_all_users_log_in_and_do_their_work() -> None:
     """Otherwise a run with security would show nothing."""
     plan = SecurityPlan(1500, (), 0)
     report = run_seed(1, options=quiet(1).replaced(security=plan))

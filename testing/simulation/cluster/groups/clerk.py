@@ -16,7 +16,7 @@ from typing import Any
 from strandline.client import TopicPartition
 from strandline.client.consumer.partition_state import LATEST
 from strandline.protocol import apis
-from strandline.protocol.errors import ErrorCode, StrandlineError
+from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.groups import OffsetCommitPartition, OffsetCommitRequest
 from strandline.testing.simulation.cluster.cluster import Client
 from strandline.testing.simulation.cluster.groups.coordinator_link import CoordinatorLink
@@ -27,7 +27,6 @@ PATIENCE_MS = 1500
 RETENTION_MS = 300
 SMALL = 20
 """The largest position that is stored."""
-NOT_CHANGED = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP)
 
 Wanted = set[int | None]
 """The values that a position may have; None: there is none."""
@@ -75,8 +74,8 @@ class Clerk:
                 self.around.problems.append(f"two members of {group} are described with the same partition: {sorted(owned)}")
 
     async def do_seek(self, client: Client, admin: Any) -> None:
-        """Set an offset of a group of members, which is refused while there are any. A member would leave an offset behind the
-        end of the log again by itself, so none is set there."""
+        """Set a committed offset of a group that has members at times; the coordinator refuses this while the group has any. The
+        offset is never above the end of the log, because a member would reset such a position by itself."""
         group, tp = self.draw.choice(self._members), self._place()
         ends = await admin.list_offsets({tp: LATEST}, timeout_ms=PATIENCE_MS)
         self.around.ledger.sought[group] = None
@@ -84,7 +83,7 @@ class Clerk:
         await admin.alter_group_offsets(group, {tp: offset}, timeout_ms=PATIENCE_MS)
 
     async def do_remove(self, client: Client, admin: Any) -> None:
-        """Remove a member that does not know it."""
+        """Remove a member from its group, as an administrator. The member is not notified."""
         group = self.draw.choice(self._members)
         described = (await admin.describe_groups([group], timeout_ms=PATIENCE_MS))[group]
         if described.members:
@@ -152,6 +151,6 @@ class Clerk:
                 self.around.problems.append(f"{group} has the offset {offset} of {tp}, and must have {' or '.join(named)}")
 
     def _may_become(self, group: str, tp: TopicPartition, offset: int | None) -> None:
-        """A request is on its way that sets a position; it may take effect later, too."""
+        """Note that the position may have this value from now on: the request that sets it may take effect now or later."""
         self.deleted.pop(group, None)
         self.positions.setdefault((group, tp), {None}).add(offset)
