@@ -18,7 +18,7 @@ from strandline.storage.log.log import Log, LogConfig, TailBudget
 from strandline.storage.memory.memory_files import MemoryFiles
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("protocol", "storage", "controller", "broker", "client", "strandline")
+ROOMS = ("protocol", "storage", "controller", "broker", "client", "pipeline", "strandline")
 PAGE = (ROOT / "docs" / "logs.md").read_text()
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 LOGGERS = ("logger",)
@@ -97,10 +97,13 @@ def complaints(call: Call) -> list[str]:
     found += [f"{name}: write the fields out, or give the object a `fields`" for name in call.expansions if name not in EXPANDED]
     missing = {"topic", "partition", "leader_epoch"} - call.fields
     about_one = call.name.startswith(ABOUT_A_PARTITION) or "partition" in call.fields
-    if about_one and missing & ({"topic", "partition"} if call.room == "client" else missing) and call.name != EXEMPT:
+    if about_one and missing & ({"topic", "partition"} if call.room in OUTSIDE else missing) and call.name != EXEMPT:
         found.append(f"a line about a partition without {', '.join(sorted(missing))}")
     return found
 
+
+OUTSIDE = ("client", "pipeline")
+"""Rooms that learn no leader epochs."""
 
 EXEMPT = "alter_partition.callback_failed"
 """It knows the topic's id alone."""

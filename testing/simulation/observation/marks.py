@@ -10,8 +10,6 @@ others are seen from outside, by wrapping a function while the simulation runs (
     report.marks = marks.counts
     ...
     missing(total(report.marks for report in reports))      # must be empty
-
-`MARKS` holds what can happen today. `WAITING` names the marks of features that are not built yet.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from strandline.testing.simulation.observation.mark import RARE, SCENARIO, SWEEP
 from strandline.testing.simulation.observation.mark import refused as _refused
 from strandline.testing.simulation.observation.watching import Called, OnCall, OnEvent, Watch, said
 
-__all__ = ["MARKS", "RARE", "SCENARIO", "SWEEP", "WAITING", "Mark", "Marks", "missing", "total"]
+__all__ = ["MARKS", "RARE", "SCENARIO", "SWEEP", "Mark", "Marks", "missing", "total"]
 
 C = ErrorCode
 
@@ -837,10 +835,3 @@ MARKS: dict[str, Mark] = {
     **GROUP_MARKS,
 }
 """In the order of the report."""
-
-WAITING: dict[str, str] = {
-    "transaction.committed": "transactions",
-    "transaction.aborted": "transactions",
-    "transaction.fenced": "transactions",
-}
-"""Mark -> the feature that it waits for."""

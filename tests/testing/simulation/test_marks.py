@@ -84,7 +84,7 @@ from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.kernel.trace import Trace, captured_logs
 from strandline.testing.simulation.kernel.world import World
-from strandline.testing.simulation.observation.marks import MARKS, RARE, SCENARIO, SWEEP, WAITING, Mark, Marks, missing, total
+from strandline.testing.simulation.observation.marks import MARKS, RARE, SCENARIO, SWEEP, Mark, Marks, missing, total
 from strandline.testing.simulation.observation.watching import OnCall, OnEvent, Sight, Watch, resolve
 from strandline.testing.simulation.scenarios import run_scenario
 
@@ -790,9 +790,8 @@ def test_nothing_is_counted_when_nothing_happens() -> None:
     assert not any(run(lambda: None).values())
 
 
-def test_mark_names_and_waiting_names_are_disjoint() -> None:
-    assert not set(MARKS) & set(WAITING)
-    assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+", name) for name in (*MARKS, *WAITING))
+def test_marks_have_a_name_of_two_parts_and_a_meaning() -> None:
+    assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+", name) for name in MARKS)
     assert all(mark.meaning and mark.reach in (SWEEP, RARE, SCENARIO) for mark in MARKS.values())
 
 
