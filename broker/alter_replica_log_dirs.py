@@ -1,6 +1,7 @@
 """Serving AlterReplicaLogDirs: replicas of this broker move to other log directories (KIP-113).
 
-The answer says which moves have begun. Each of them goes on in the background (`moves/mover.py`), also after a restart.
+The directory is checked before the partition, as in Kafka. The answer says which moves have begun. Each of them goes on in the
+background (`moves/mover.py`), also after a restart.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class AlterReplicaLogDirsHandler:
 
     def _result(self, path: str, topic: str, index: int) -> AlterReplicaLogDirPartitionResult:
         try:
-            partition, log_dir = self._partition(topic, index), self._log_dir(path)
+            log_dir, partition = self._log_dir(path), self._partition(topic, index)
             self._check_not_cordoned(partition, log_dir)
             self._moves.begin(partition, log_dir)
         except BrokerError as e:

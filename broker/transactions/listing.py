@@ -20,7 +20,9 @@ _WITH_TRANSACTION = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
 def describe(shard: TransactionShard, transactional_id: str) -> DescribedTransaction:
-    """Raises TRANSACTIONAL_ID_NOT_FOUND."""
+    """Raises TRANSACTIONAL_ID_NOT_FOUND, or INVALID_REQUEST if the id is empty."""
+    if not transactional_id:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
     found = shard.transactions.get(transactional_id)
     if found is None:
         raise BrokerError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id!r}")

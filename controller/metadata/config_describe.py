@@ -12,6 +12,7 @@ from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, ConfigKey,
 from strandline.controller.metadata.group_configs import GROUP_CONFIGS
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.node_keys import BROKER_KEYS, DYNAMIC_BROKER_CONFIGS
+from strandline.controller.metadata.topic_names import name_problem
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     CONFIG_SOURCE_DEFAULT,
@@ -63,8 +64,11 @@ def describe_topic(
     image: MetadataImage, name: str, *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
 ) -> list[DescribedConfig]:
     """All keys of a topic. A broker passes its own id and the values of its file (`static`, by the broker's names of the keys).
-    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION."""
+    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if no topic can have the name."""
     if image.topic(name) is None:
+        problem = name_problem(name)
+        if problem is not None:
+            raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     own, layers = image.config(RESOURCE_TOPIC, name), _broker_layers(image, broker_id, static)
     return [_describe_above(key, own, (CONFIG_SOURCE_DYNAMIC_TOPIC, Update.TOPIC), layers) for key in TOPIC_CONFIGS.values()]

@@ -228,6 +228,7 @@ def test_level_0_needs_no_acceptance() -> None:
     ("path", "topic", "expected"),
     [
         ("/d3", "orders", ErrorCode.LOG_DIR_NOT_FOUND),
+        ("/d3", "nothing", ErrorCode.LOG_DIR_NOT_FOUND),
         ("/d2", "nothing", ErrorCode.REPLICA_NOT_AVAILABLE),
     ],
 )

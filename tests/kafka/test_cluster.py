@@ -132,6 +132,18 @@ async def test_replica_does_not_move_to_a_disk_that_is_not_there(data_cluster: T
     assert (topic.topic_name, topic.partitions[0].error_code) == (name, ErrorCode.LOG_DIR_NOT_FOUND)
 
 
+async def test_partition_that_does_not_exist_does_not_move(data_cluster: ThreadedCluster) -> None:
+    """The directory is checked before the partition."""
+    name = new_topic(data_cluster)
+    topics = [{"name": name, "partitions": [7]}, {"name": "nothing", "partitions": [0]}]
+    async with at(data_cluster) as wire:
+        disks = await wire.call(LOG_DIRS, 4, {"topics": []})
+        paths = [disks.results[0].log_dir, "/nowhere"]
+        answers = [await wire.call(MOVE, 2, {"dirs": [{"path": path, "topics": topics}]}) for path in paths]
+    codes = [[topic.partitions[0].error_code for topic in answer.results] for answer in answers]
+    assert codes == [[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2, [ErrorCode.LOG_DIR_NOT_FOUND] * 2]
+
+
 @pytest.mark.parametrize("version", range(3))
 async def test_features_are_not_lowered(data_cluster: ThreadedCluster, version: int) -> None:
     update = {"feature": "metadata.version", "max_version_level": 0, "upgrade_type": 3, "allow_downgrade": True}

@@ -13,7 +13,7 @@ from strandline.broker.kafka.codec import Fields
 from strandline.protocol.errors import ErrorCode
 from strandline.testing import ThreadedCluster
 
-DESCRIBE, ALTER, ALTER_INCREMENTALLY, LIST = 32, 33, 44, 74
+DESCRIBE, ALTER, ALTER_INCREMENTALLY, DESCRIBE_QUOTAS, LIST = 32, 33, 44, 48, 74
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, UNSET, APPEND, SUBTRACT = range(4)
 
@@ -273,3 +273,18 @@ async def test_throttle_of_replication_is_refused_with_its_place(data_cluster: T
         row = await alter(wire, 1, kind, resource, (name, SET, "1"))
     assert row.error_code == ErrorCode.INVALID_CONFIG
     assert "strandline reassign --throttle" in row.error_message
+
+
+async def test_name_that_no_topic_can_have_is_refused(data_cluster: ThreadedCluster) -> None:
+    async with at(data_cluster) as wire:
+        codes = [(await describe(wire, 4, TOPIC, name)).error_code for name in ("a/b", "", "x" * 250, "nothing")]
+    assert codes == [ErrorCode.INVALID_TOPIC_EXCEPTION] * 3 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+@pytest.mark.parametrize(("kind", "code"), [("", ErrorCode.INVALID_REQUEST), ("group", ErrorCode.UNSUPPORTED_VERSION)])
+async def test_quota_entity_that_there_is_not_is_refused(data_cluster: ThreadedCluster, kind: str, code: ErrorCode) -> None:
+    """Kafka has a code for an empty type, and another one for a type that it does not know."""
+    async with at(data_cluster) as wire:
+        component = {"entity_type": kind, "match_type": 0, "match": "name"}
+        answer = await wire.call(DESCRIBE_QUOTAS, 1, {"components": [component], "strict": False})
+    assert (answer.error_code, answer.entries) == (code, None)

@@ -257,8 +257,9 @@ async def test_transactions_are_listed_and_described(data_cluster: ThreadedClust
     assert listed.unknown_state_filters == ["Sleeping"]
     found = {t.transactional_id: (t.producer_id, t.transaction_state) for t in listed.transaction_states}
     assert found[own] == (producer.producer_id, "Ongoing")
-    described = (await producer.call(DESCRIBE, 0, {"transactional_ids": [own, "none"]})).transaction_states
-    assert [(t.transactional_id, t.error_code) for t in described] == [(own, 0), ("none", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)]
+    described = (await producer.call(DESCRIBE, 0, {"transactional_ids": [own, "none", ""]})).transaction_states
+    missing = [("none", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND), ("", ErrorCode.INVALID_REQUEST)]
+    assert [(t.transactional_id, t.error_code) for t in described] == [(own, 0), *missing]
     assert (described[0].transaction_state, described[0].transaction_timeout_ms) == ("Ongoing", 60_000)
     assert [(t.topic, t.partitions) for t in described[0].topics] == [(name, [0])]
     await producer.end(3, committed=False)

@@ -10,6 +10,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (
     AlterReplicaLogDir,
+    AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
@@ -70,7 +71,9 @@ def _moved(call: KafkaCall, body: AlterReplicaLogDirsResponse) -> dict[str, Any]
     results = [
         {
             "topic_name": topic.topic_name,
-            "partitions": [{"partition_index": p.partition_index, "error_code": p.error_code} for p in topic.partitions],
+            "partitions": [
+                {"partition_index": p.partition_index, "error_code": _code(call, topic.topic_name, p)} for p in topic.partitions
+            ],
         }
         for topic in body.results
     ]
@@ -82,6 +85,14 @@ def _moved(call: KafkaCall, body: AlterReplicaLogDirsResponse) -> dict[str, Any]
         if number < 0
     ]
     return {"throttle_time_ms": body.throttle_time_ms, "results": results}
+
+
+def _code(call: KafkaCall, name: str, row: AlterReplicaLogDirPartitionResult) -> int:
+    """A partition that does not exist has a code of its own here."""
+    if row.error_code != ErrorCode.REPLICA_NOT_AVAILABLE:
+        return row.error_code
+    topic = call.context.image().topic(name)
+    return row.error_code if topic is not None and row.partition_index in topic.partitions else _UNKNOWN
 
 
 def _move_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:

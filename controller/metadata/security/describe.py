@@ -92,6 +92,8 @@ def _checked_filters(filters: Iterable[QuotaFilterPart]) -> dict[str, QuotaFilte
     wanted: dict[str, QuotaFilterPart] = {}
     for part in filters:
         kind = part.entity_type
+        if not kind:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "the type of a quota entity must not be empty")
         if kind not in (USER_ENTITY, CLIENT_ID_ENTITY, IP_ENTITY):
             text = f"there is no quota entity {kind!r}: there are {USER_ENTITY}, {CLIENT_ID_ENTITY} and {IP_ENTITY}"
             raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, text)
