@@ -83,7 +83,7 @@ async def test_handler_that_cannot_work_is_refused(wrong: Any) -> None:
 async def test_generator_that_a_handler_returns_has_failed() -> None:
     """A lambda or a decorator hides the `yield` from the check of the handler."""
     async with cluster_with("a") as (cluster, _), running(cluster, lambda record: asynchronous_generator(record)) as (_, run):
-        with pytest.raises(HandlerFailed, match="nothing has run"):
+        with pytest.raises(HandlerFailed, match="nothing of that has run"):
             await asyncio.wait_for(run, 5)
 
 
