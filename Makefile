@@ -5,7 +5,7 @@
 #   make test-all        `make test`, and the tests marked `slow`, which rarely find what no other test finds
 #   make test-spark      the whole data pipeline, with a real Spark (and Java from PyPI if the machine has none)
 #   make test-spark-jobs what of it is not in `make test`: the jobs over the log, and tests that start a Spark of their own
-#   make test-pages      type the pages of the documentation: every command prints what its page shows
+#   make test-pages      type the pages of the documentation: every command prints what its page shows, every program type-checks
 #   make test-delta      Delta tables with a real Delta, in a separate environment (the jars come from Maven Central)
 #   make drill           kill brokers, Spark's driver and executors for three minutes, then audit (docs/spark-jobs.md)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
@@ -113,9 +113,9 @@ pytest: $(VENV)/.installed-dev
 test-stalls: $(VENV)/.installed-dev
 	$(BIN)/python tests/house/stalls.py --tree $(BIN)/python -m pytest -m "$(LEFT_OUT) and not slow" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-# Separate from `pytest`, because they start a cluster each, and none has a fixture that is worth sharing.
+# Separate from `pytest`, because most start a cluster each, and none has a fixture that is worth sharing.
 test-pages: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m page tests/house/test_page_examples.py -n $(PROCESSES) --dist load $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m page tests/house tests/testing/kit/test_kit_docs.py -n $(PROCESSES) --dist load $(PYTEST_ARGS)
 
 # Separate from `pytest`, because a JVM and its workers disturb tests that count threads and descriptors. The tests share three
 # Sparks, but for those that start their own (tests/pipeline/conftest.py).

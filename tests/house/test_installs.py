@@ -8,21 +8,16 @@ downloaded)."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from installed import PAGES, ROOT, Install, install, programs_of_pages
 
 from strandline.testing import Cluster
-
-if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
 
 PROGRAM = ROOT / "tests" / "house" / "users_program.py"
 TYPES = ROOT / "tests" / "house" / "users_types.py"
@@ -86,14 +81,9 @@ def pyright(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], st
     return errors, "\n".join(f"{d['file']}:{d['range']['start']['line'] + 1}: {d['message']}" for d in found)
 
 
-def checks() -> list[ParameterSet]:
-    """Mypy needs half a minute for an installed package, most of it the same for both kinds. So each build checks a wheel with
-    pyright, and an editable install, which has no files of its own to be found, with both."""
-    pairs = itertools.product(KINDS, [mypy, pyright])
-    return [pytest.param(*pair, marks=[pytest.mark.slow] if pair == ("build_wheel", mypy) else []) for pair in pairs]
-
-
-@pytest.mark.parametrize(("installed", "checker"), checks(), indirect=["installed"])
+@pytest.mark.page
+@pytest.mark.parametrize("checker", [mypy, pyright])
+@pytest.mark.parametrize("installed", KINDS, indirect=True)
 def test_type_checkers_see_the_types_of_an_installed_package(checker, installed: Install, tmp_path: Path) -> None:
     """A program written as in the documentation has no error under the strict settings, and mistakes in it are found."""
     if checker is pyright:

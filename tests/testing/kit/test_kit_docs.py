@@ -31,6 +31,7 @@ def run(folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.page
 @pytest.mark.processes
 def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
     examples = blocks("python")
