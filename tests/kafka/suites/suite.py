@@ -194,7 +194,15 @@ class Running:
 
 def _error_lines(log: Path) -> list[str]:
     with log.open() as lines:
-        return [line.strip() for line in lines if json.loads(line).get("level") == "error"]
+        return [line.strip() for line in lines if _is_error(line)]
+
+
+def _is_error(line: str) -> bool:
+    """A line that is no JSON is an error, too: the interpreter has written it, not the logger."""
+    try:
+        return bool(json.loads(line).get("level") == "error")
+    except ValueError:
+        return True
 
 
 class FromZero(LocalCluster):
