@@ -393,8 +393,8 @@ _OF_COORDINATOR = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""The transaction coordinator did not add the partition to the transaction, for a reason that passes. Kafka's producers get
-NOT_ENOUGH_REPLICAS instead, after which they only retry."""
+"""The transaction coordinator did not confirm that the partition is in the transaction, for a reason that passes. Kafka's
+producers get NOT_ENOUGH_REPLICAS instead, after which they only retry."""
 
 
 def _code(call: KafkaCall, key: str | bytes, code: int) -> int:
