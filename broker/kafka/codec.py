@@ -14,7 +14,7 @@
 attributes. A message to write is a dict, which may lack fields that have a default. So code that reads several versions gets a
 newer field with `Fields.get`, and code that writes them names the fields of all versions.
 
-All that is read comes from clients that nobody has checked, so no memory is allocated for a claimed length alone. An array has at
+Requests come from clients that may lie, so the reader allocates no memory for a claimed length alone. An array has at
 most as many items as bytes are left, and all arrays of a message together at most `ITEMS_MAX` (of some requests fewer, see
 `schemas.py`), because an item takes a hundred times the memory of its bytes. A struct has at most `TAGS_MAX` tagged fields.
 (Kafka 4.4 has such limits, too: a million items for each array.) Readers raise `PeerError` at the first violation. A string of

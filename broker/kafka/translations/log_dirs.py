@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
-from strandline.broker.kafka.translations.topics_by_name import existing
+from strandline.broker.kafka.translations.topics_by_name import existing, is_known_partition
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (
@@ -88,11 +88,10 @@ def _moved(call: KafkaCall, body: AlterReplicaLogDirsResponse) -> dict[str, Any]
 
 
 def _code(call: KafkaCall, name: str, row: AlterReplicaLogDirPartitionResult) -> int:
-    """A partition that does not exist has a code of its own here."""
-    if row.error_code != ErrorCode.REPLICA_NOT_AVAILABLE:
-        return row.error_code
-    topic = call.context.image().topic(name)
-    return row.error_code if topic is not None and row.partition_index in topic.partitions else _UNKNOWN
+    """The error code of a partition. Kafka has two codes where the handler has one: for a partition that does not exist, and for
+    one without a replica on this broker."""
+    has_none = row.error_code == ErrorCode.REPLICA_NOT_AVAILABLE
+    return _UNKNOWN if has_none and not is_known_partition(call, name, row.partition_index) else row.error_code
 
 
 def _move_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:

@@ -57,7 +57,7 @@ _OURS_TV1, _OURS_TV2 = 3, 4
 
 _ACKS_AND_TIMEOUT = Pack(">hi")
 _PEEK = Pack(">8xi4xb4xh")
-"""Of a record batch: its length, its magic (format), and its attributes."""
+"""The fields of a record batch that are read here: its length, its magic (format), and its attributes."""
 _LENGTH_PREFIX, _SHORTEST_LENGTH = 12, 14
 _MAGIC, _ZSTD, _CODEC, _TRANSACTIONAL = 2, 4, 7, 0x10
 

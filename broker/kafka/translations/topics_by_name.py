@@ -36,29 +36,27 @@ def resolve(call: KafkaCall, names: Iterable[str]) -> dict[str, bytes]:
 
 def code_by_name(call: KafkaCall, name: str, code: int, operation: int) -> int:
     """The error code of an item that the request has under a topic's name. `operation`: the right that the item needs."""
-    if code not in _UNKNOWN:
-        return code
-    access = access_of(call)
-    if access is None or access.may(operation, TOPIC_RESOURCE, name):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return code_unless_denied(call, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operation) if code in _UNKNOWN else code
 
 
 def code_unless_denied(call: KafkaCall, name: str, code: int, operation: int) -> int:
     """The error code of an item that does not reach the handler. A client without the right gets TOPIC_AUTHORIZATION_FAILED
     instead, because any other code would reveal that the topic exists."""
-    is_denied = code_by_name(call, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operation) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_denied else code
+    access = access_of(call)
+    return code if access is None or access.may(operation, TOPIC_RESOURCE, name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def judged_first(call: KafkaCall, name: str, number: int, operation: int) -> int:
     """The error code of a partition that Kafka finds before it checks the member or the producer: the client lacks the right on
     the topic, or there is no such partition. NONE otherwise."""
-    access, topic = access_of(call), call.context.image().topic(name)
-    if access is not None and not access.may(operation, TOPIC_RESOURCE, name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    is_known = topic is not None and number in topic.partitions
-    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    is_known = is_known_partition(call, name, number)
+    return code_unless_denied(call, name, ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operation)
+
+
+def is_known_partition(call: KafkaCall, name: str, number: int) -> bool:
+    """Whether the cluster has the partition, on whichever brokers."""
+    topic = call.context.image().topic(name)
+    return topic is not None and number in topic.partitions
 
 
 def code_by_id(call: KafkaCall, topic_id: bytes, code: int, operation: int) -> int:
@@ -68,8 +66,7 @@ def code_by_id(call: KafkaCall, topic_id: bytes, code: int, operation: int) -> i
     name = call.context.topic_name(topic_id)
     if code != ErrorCode.UNKNOWN_TOPIC_ID or name is None:
         return code
-    is_denied = code_by_name(call, name, code, operation) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_denied else code
+    return code_unless_denied(call, name, code, operation)
 
 
 def access_of(call: KafkaCall) -> Access | None:
