@@ -152,7 +152,7 @@ def _described(found: Sequence[TransactionDescription], now: float) -> View:
 
 def _problem(transactional_id: str, error: str) -> str:
     """The error, with the id before it if the error does not name it."""
-    return error if transactional_id in error else f"{transactional_id}: {error}"
+    return error if repr(transactional_id) in error else f"{transactional_id}: {error}"
 
 
 def _row(each: TransactionDescription, now: float) -> tuple[object, ...]:
