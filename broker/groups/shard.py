@@ -2,7 +2,7 @@
 
 Every method that answers a request returns a `Result`, or raises the `BrokerError` that the asker gets. `replay` applies one
 record; the loader and the shell call it, and nothing else changes the state that the records describe. The protocols keep state
-that is in no record, for example sessions and rebalances in progress; `on_loaded` starts it anew.
+that is in no record, for example sessions and rebalances in progress; a new coordinator begins with a fresh one (`on_loaded`).
 
 An id has at most one group: of the newer protocol or of the classic one (`Group`). An id without a group may have committed
 offsets, of consumers that store positions without a membership.

@@ -15,7 +15,7 @@
     member_timers.py        the sessions of members, and their rebalance timeouts
     description.py          the description of a group for operators
 
-Only the replay of records changes a group. State that is in no record starts anew in each coordinator: the deadlines, the
-look-ups in progress, and the two marks of a group whose topics have to be compared (`ConsumerGroup.is_metadata_stale`,
-`is_regex_stale`).
+Only the replay of records changes a group. Some state is in no record: the deadlines, the look-ups in progress, and the two
+marks of a group whose topics have to be compared (`ConsumerGroup.is_metadata_stale`, `is_regex_stale`). A new coordinator does
+not inherit it.
 """

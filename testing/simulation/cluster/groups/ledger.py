@@ -67,8 +67,8 @@ class Start(NamedTuple):
 
 class GroupLedger:
     def __init__(self, coordinators: Coordinators, session_ms: int, *, loss_permitted: bool) -> None:
-        """`session_ms`: the session of members of the newer protocol that were told none. `loss_permitted`: a coordinator may
-        forget which sessions it has told its members."""
+        """`session_ms`: the session of a member of the newer protocol whose group has no session timeout of its own.
+        `loss_permitted`: a coordinator may forget which session timeouts it has sent to its members."""
         self.coordinators = coordinators
         self.loss_permitted = loss_permitted
         self.session_ms = session_ms
