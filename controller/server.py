@@ -44,7 +44,6 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import UNCLEAN_ELECTION, FinalizedFeature
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
-from strandline.protocol.rpc.sockets import describe_bind_error
 from strandline.storage.directory.log_dir import Claim, LogDir
 from strandline.storage.files import DiskError, Files
 
@@ -157,10 +156,7 @@ class ControllerServer:
         connection_ids = count(1)
         for listener in self.config.listeners:
             server = self._make_server(listener.name, connection_ids)
-            try:
-                port = await server.bind(listener.host, listener.port)
-            except OSError as e:
-                raise UsageError(describe_bind_error(listener.host, listener.port, e)) from e
+            port = await server.bind(listener.host, listener.port)
             own = self.config.security.overrides.get(listener.name.lower(), {})
             server.limit_creation_rate(own.get("max.connection.creation.rate"))
             servers.append(server)

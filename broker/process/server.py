@@ -52,7 +52,6 @@ from strandline.protocol.rpc.address_limits import AddressLimits
 from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Limits, Server
-from strandline.protocol.rpc.sockets import describe_bind_error
 from strandline.storage.directory.claims import Claims
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.directory.log_dirs import LogDirs
@@ -219,7 +218,14 @@ class BrokerServer:
         answer to Metadata would lack this broker, and librdkafka gives up brokers that are missing there."""
         if self._waiting_servers and self.lifecycle.is_unfenced_in(delta.image):
             servers, self._waiting_servers = self._waiting_servers, []
-            self._serving = asyncio.get_running_loop().create_task(_serve(servers))
+            self._serving = asyncio.get_running_loop().create_task(self._serve(servers))
+
+    async def _serve(self, servers: Sequence[Server]) -> None:
+        try:
+            for server in servers:
+                await server.serve()
+        except UsageError as e:
+            self._on_fatal(e)
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -301,10 +307,7 @@ class BrokerServer:
         for listener in self.config.listeners:
             server = self._server(listener.name, end_of_iteration, connection_ids)
             self._servers.append(server)
-            try:
-                port = await server.bind(listener.host, listener.port)
-            except OSError as e:
-                raise UsageError(describe_bind_error(listener.host, listener.port, e)) from None
+            port = await server.bind(listener.host, listener.port)
             bound.append(Listener(listener.name, listener.host, port))
         self._bound = tuple(bound)
         self.port = bound[0].port
@@ -502,11 +505,6 @@ class BrokerServer:
     @property
     def _named_dirs(self) -> str:
         return ", ".join(self.config.data_dirs)
-
-
-async def _serve(servers: Sequence[Server]) -> None:
-    for server in servers:
-        await server.serve()
 
 
 __all__ = ["BrokerServer"]

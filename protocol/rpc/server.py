@@ -14,7 +14,7 @@ from itertools import count
 
 from strandline.protocol.apis import API_VERSIONS, APIS
 from strandline.protocol.doors import STOPWATCH
-from strandline.protocol.errors import ErrorCode
+from strandline.protocol.errors import ErrorCode, UsageError
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse, FinalizedFeature
 from strandline.protocol.messages.common import SupportedFeature
@@ -26,7 +26,7 @@ from strandline.protocol.rpc.request_memory import BoundedConnection, RequestMem
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.sasl_door import SaslDoor
 from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
-from strandline.protocol.rpc.sockets import BadPeers, open_files_max
+from strandline.protocol.rpc.sockets import BadPeers, describe_bind_error, open_files_max, start_serving
 from strandline.protocol.rpc.tls_door import TlsDoor
 from strandline.protocol.rpc.turns import Turns
 from strandline.protocol.rpc.unauthenticated import Unauthenticated
@@ -103,6 +103,8 @@ class Server:
         self._tasks: dict[asyncio.Task[None], None] = {}
         """Running coroutine handlers, in the order of their requests, so that `stop` cancels them in a fixed order."""
         self._listener: asyncio.Server | None = None
+        self._address = "", 0
+        """Host and port, once bound."""
         self._sweep: asyncio.TimerHandle | None = None
         self._progress: asyncio.Future[None] | None = None
         self.loop: asyncio.AbstractEventLoop
@@ -118,7 +120,7 @@ class Server:
         """Shared with the broker's `ActionQueue`, so that responses to parked requests leave in the same iteration."""
 
     async def start(self, host: str, port: int) -> int:
-        """Listen and accept connections. Returns the bound port (`port` may be 0). OSError if the address is taken."""
+        """Listen and accept connections. Returns the bound port (`port` may be 0). UsageError if the address is taken."""
         bound = await self.bind(host, port)
         await self.serve()
         return bound
@@ -126,15 +128,19 @@ class Server:
     async def bind(self, host: str, port: int) -> int:
         """Bind the address without accepting connections; `serve` accepts them. Returns the bound port.
 
-        A node binds first, so that it has changed nothing else if the address is taken. OSError then."""
+        A node binds first, so that it has changed nothing else if the address is taken. UsageError then."""
         self.loop = asyncio.get_running_loop()
         self.end_of_iteration = self.end_of_iteration or EndOfIteration(self.loop.call_soon)
         self._connections_max = self.limits.connections_max(open_files_max())
         new_protocol = self._new_connection if self._tls is None else self._new_tls_door
-        self._listener = await self.loop.create_server(
-            new_protocol, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False
-        )
-        return int(self._listener.sockets[0].getsockname()[1])
+        try:
+            self._listener = await self.loop.create_server(
+                new_protocol, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False
+            )
+        except OSError as e:
+            raise UsageError(describe_bind_error(host, port, e)) from e
+        self._address = host, int(self._listener.sockets[0].getsockname()[1])
+        return self._address[1]
 
     def limit_connections(self, max_connections: int) -> None:
         """Change the largest number of connections. Connections above it stay open until they end."""
@@ -146,9 +152,13 @@ class Server:
         self._creation_rate = None if per_second is None else CreationRate(per_second, self.loop.time())
 
     async def serve(self) -> None:
-        """Accept connections on the address of `bind`."""
+        """Accept connections on the address of `bind`. UsageError if another process accepts them there since then: several can
+        bind an address while none accepts connections."""
         assert self._listener is not None
-        await self._listener.start_serving()
+        try:
+            await start_serving(self._listener)
+        except OSError as e:
+            raise UsageError(describe_bind_error(*self._address, e)) from e
         self.is_serving = True
         self._schedule_sweep()
 

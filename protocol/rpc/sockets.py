@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import socket
@@ -93,6 +94,16 @@ def describe_bind_error(host: str, port: int, e: OSError) -> str:
     if isinstance(e, socket.gaierror):
         return f"cannot listen on {host}:{port}: cannot resolve {host} ({describe_os_error(e)})"
     return f"cannot listen on {host}:{port}: {describe_os_error(e)}"
+
+
+async def start_serving(listener: asyncio.Server) -> None:
+    """Accept connections on a bound address. OSError if another process accepts them there.
+
+    uvloop hides this error: it closes the socket, and its `start_serving` returns as if all were well. The socket has no
+    descriptor then."""
+    await listener.start_serving()
+    if any(each.fileno() < 0 for each in listener.sockets):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def open_files_max() -> int:

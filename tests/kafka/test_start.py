@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from waiting import until
 from wire import KafkaWire
 
+from strandline.broker.kafka.server import KafkaServer
 from strandline.broker.process.lifecycle import BrokerLifecycle
 from strandline.controller.metadata.image import MetadataImage
-from strandline.testing import Cluster
+from strandline.testing import Cluster, KitError
 
 METADATA = 3
 NOTHING_ELSE = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
@@ -43,3 +46,23 @@ async def test_broker_accepts_kafkas_clients_once_it_is_unfenced(monkeypatch: py
         await cluster.create_topic(partitions=2, replication_factor=1)  # so that the broker looks again
         await cluster.make_whole()
         assert await brokers_of(address) == await brokers_of(other) == [1, 2]
+
+
+async def test_broker_fails_if_it_cannot_accept_kafkas_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may take the port after the broker has bound it. A broker that went on would look healthy, and no client of
+    Kafka could reach it."""
+    async with Cluster(brokers=1, kafka=True) as cluster:
+        host, _, port = cluster.kafka_bootstrap.rpartition(":")
+        await cluster.stop(1)
+        with monkeypatch.context() as patched, socket.socket() as other:
+            serve = KafkaServer.serve
+
+            async def serve_too_late(self: KafkaServer) -> None:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                other.bind((host, int(port)))
+                other.listen()
+                await serve(self)
+
+            patched.setattr(KafkaServer, "serve", serve_too_late)
+            with pytest.raises(KitError, match=f"broker-1.*cannot listen on {host}:{port}: Address already in use"):
+                await cluster.start(1)

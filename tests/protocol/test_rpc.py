@@ -344,13 +344,12 @@ def test_a_refused_connection_names_address_and_reason(on_loop):
     on_loop(scenario)
 
 
-def test_an_address_in_use_raises_oserror(on_loop):
+def test_an_error_names_the_address_that_is_in_use(on_loop):
     async def scenario():
         async with serving() as (_, port):
             second = Server({}, role="broker", node_id=2, cluster_id=None, incarnation_id=bytes(16))
-            with pytest.raises(OSError, match="in use") as e:
+            with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
                 await second.start("127.0.0.1", port)
-            assert e.value.errno == errno.EADDRINUSE
             await second.stop()
 
     on_loop(scenario)
@@ -530,5 +529,21 @@ def test_a_server_knows_which_side_closed_a_connection(on_loop, ending, by_peer)
         assert lost[0].closed_by_peer == by_peer
         peer.close()
         await server.stop()
+
+    on_loop(scenario)
+
+
+def test_a_server_says_which_address_another_process_took_after_it_had_bound_it(on_loop):
+    """Two processes can bind the same port while neither accepts connections; only the first to accept them keeps it."""
+
+    async def scenario():
+        late, early = (Server({}, role="broker", node_id=1, cluster_id="c", incarnation_id=bytes(16)) for _ in range(2))
+        port = await late.bind("127.0.0.1", 0)
+        await early.start("127.0.0.1", port)
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            await late.serve()
+        assert not late.is_serving
+        await late.stop()
+        await early.stop()
 
     on_loop(scenario)

@@ -121,6 +121,10 @@ class SimServer(asyncio.AbstractServer):
     def getsockname(self) -> tuple[str, int]:
         return self.address
 
+    def fileno(self) -> int:
+        """A descriptor that nobody uses; -1 when closed, as of a real socket."""
+        return -1 if self._is_closed.done() else 0
+
     def get_loop(self) -> NodeLoop:
         return self.loop
 
