@@ -133,7 +133,8 @@ class OffsetStore:
             # With any member id: a Java consumer keeps naming its last one after it has left, when it reads without a membership.
             return [ErrorCode.NONE] * len(body.partitions)
         if group is None:
-            code = ErrorCode.UNKNOWN_MEMBER_ID if body.member_id else ErrorCode.ILLEGAL_GENERATION
+            has_group = body.member_id or self.has_offsets(body.group_id)  # Kafka has a group without members for offsets
+            code = ErrorCode.UNKNOWN_MEMBER_ID if has_group else ErrorCode.ILLEGAL_GENERATION
             raise BrokerError(code, f"the group {body.group_id} has no members")
         partitions = [(asked.topic_id, asked.partition) for asked in body.partitions]
         return group.check_offset_commit(body.member_id, body.group_instance_id, epoch, partitions, now)

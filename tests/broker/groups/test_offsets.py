@@ -66,6 +66,15 @@ def test_member_of_a_group_that_does_not_exist_is_refused(
     assert not world.store.has_offsets(GROUP)
 
 
+@pytest.mark.parametrize("epoch", [0, 5])
+def test_group_that_only_has_offsets_knows_no_member(world: OffsetWorld, epoch: int) -> None:
+    """Kafka has an empty group then, and looks for the member before its generation."""
+    world.commit(at(700), generation_id_or_member_epoch=-1)
+    with pytest.raises(BrokerError) as caught:
+        world.commit(at(800), member_id="", generation_id_or_member_epoch=epoch)
+    assert caught.value.code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_former_member_commits_without_a_membership(world: OffsetWorld) -> None:
     """A Java consumer that unsubscribes and assigns itself partitions still names its member id, with epoch -1."""
     for member_id in ("m", ""):
