@@ -23,10 +23,12 @@ from strandline.protocol.security.principal import ANONYMOUS
 
 DESCRIBE_CLUSTER, LIST_CONFIG_RESOURCES = 60, 74
 OPEN, HIDDEN = b"o" * 16, b"h" * 16
+TOPICS = {name: SimpleNamespace(name=name, partitions={0: None}) for name in ("open", "hidden")}
 IMAGE: Any = SimpleNamespace(
     offset=-1,
+    topic=TOPICS.get,
     topics_by_name={"open": OPEN, "hidden": HIDDEN},
-    topics_by_id={OPEN: SimpleNamespace(name="open"), HIDDEN: SimpleNamespace(name="hidden")},
+    topics_by_id={OPEN: TOPICS["open"], HIDDEN: TOPICS["hidden"]},
     brokers={},
 )
 """There is no topic `missing`."""

@@ -80,6 +80,20 @@ async def test_exactly_one_whole_batch_per_partition_is_accepted(
     assert error(row) == ErrorCode.INVALID_RECORD
 
 
+@pytest.mark.parametrize("version", [3, 12, 13])
+async def test_partition_is_looked_up_before_its_records_are_judged(data_cluster: Cluster, version: int) -> None:
+    topic = new_topic(data_cluster)
+    async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
+        rows = [{"index": index, "records": None} for index in (0, 7)]
+        topics = [{"name": name, "topic_id": await wire.id_of(name), "partition_data": rows} for name in (topic, "nothing")]
+        fields = {"transactional_id": None, "acks": -1, "timeout_ms": 5000, "topic_data": topics}
+        answer = await wire.call(PRODUCE, version, fields)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    missing = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else unknown
+    found = [[row.error_code for row in topic.partition_responses] for topic in answer.responses]
+    assert found == [[ErrorCode.INVALID_RECORD, unknown], [missing, missing]]
+
+
 def test_older_formats_and_early_zstd_are_refused_as_in_kafka() -> None:
     old = bytearray(batch("a"))
     old[16] = 1

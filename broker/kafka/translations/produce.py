@@ -39,7 +39,7 @@ from strandline.broker.kafka.translations.by_hand import (
     text,
     uuid,
 )
-from strandline.broker.kafka.translations.topics_by_name import code_by_id, code_by_name, code_unless_denied
+from strandline.broker.kafka.translations.topics_by_name import code_by_id, code_by_name, judged_first
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
@@ -367,10 +367,12 @@ def _topic(key: str | bytes, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _early_row(call: KafkaCall, key: str | bytes, index: int, answer: Early) -> ProducePartitionResponse:
-    code, message = answer
-    if isinstance(key, str) and code_unless_denied(call, key, code, WRITE) != code:
-        code, message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
-    return ProducePartitionResponse(b"", index, code, error_message=message)
+    """The row of a partition whose records are rejected. As in Kafka, the client's right and the partition come first."""
+    name = key if isinstance(key, str) else call.context.topic_name(key)
+    first = ErrorCode.UNKNOWN_TOPIC_ID if name is None else judged_first(call, name, index, WRITE)
+    if first:
+        return ProducePartitionResponse(b"", index, first)
+    return ProducePartitionResponse(b"", index, answer.code, error_message=answer.message)
 
 
 def _row(call: KafkaCall, key: str | bytes, row: ProducePartitionResponse) -> dict[str, Any]:
