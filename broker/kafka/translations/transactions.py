@@ -224,9 +224,9 @@ def _commit(call: KafkaCall) -> TxnOffsetCommitRequest:
 
 
 def _serve_commit(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
-    """Serve the request, unless none of its topics exists: then it does not reach the coordinator."""
+    """Serve the request. If it names no topic, or none that exists, it does not reach the coordinator."""
     request.body = _commit(call)
-    if request.body.partitions or not call.notes:
+    if request.body.partitions:
         return handler(request)
     _require_transaction(call, call.fields.transactional_id, call.fields.group_id)
     request.reply(TxnOffsetCommitResponse([]))
