@@ -45,7 +45,7 @@ class Filter:
     """Which transactions a ListTransactions request asks for. Raises INVALID_REGULAR_EXPRESSION."""
 
     def __init__(self, asked: ListTransactionsRequest, now_ms: int) -> None:
-        self.unknown_states = [state for state in asked.states if state not in _TITLES]
+        self.unknown_states = [state for state in dict.fromkeys(asked.states) if state not in _TITLES]
         self._has_states = bool(asked.states)
         self._states = frozenset(_TITLES[state] for state in asked.states if state in _TITLES)
         self._producer_ids = frozenset(asked.producer_ids)

@@ -1,10 +1,13 @@
-"""Sends the same odd requests to a real Kafka and to Strandline, and prints where their error codes differ.
+"""Sends the same odd requests to a real Kafka and to Strandline, and prints where their error codes or values differ.
 
     python tests/kafka/compare_with_kafka.py [--seed 1] [--rounds 10] [--requests 40] [--apis OffsetCommit,...]
 
 It starts both clusters (a real Kafka needs STRANDLINE_KAFKA_TOOLS), unless `--kafka` and `--ours` give addresses of brokers that
 run: one broker each, with the settings of `both_clusters`. A difference that is not in `known_differences.toml` is printed with
 the command that repeats its round, and makes the exit code 1.
+
+Values are compared until the first answer of a round with other codes to a request that changes something: from then on, the two
+sides have other records, offsets or members.
 
 The answer that counts is the one after the coordinators are loaded, so a request with such an error is sent again.
 """
@@ -28,7 +31,18 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "common"), str(HERE / "suites")]
 
 import suite  # noqa: E402
-from compared_answers import CLOSED, NO_ANSWER, Difference, Known, codes_of, differences, read_known, unexplained  # noqa: E402
+from compared_answers import (  # noqa: E402
+    CLOSED,
+    NO_ANSWER,
+    Difference,
+    Known,
+    codes_of,
+    differences,
+    read_known,
+    unexplained,
+    value_differences,
+    values_of,
+)
 from kafka_settings import OURS, SETTINGS  # noqa: E402
 from odd_requests import LEFT_OUT, Names, OddRequests, Round, set_up  # noqa: E402
 from random_messages import plain  # noqa: E402
@@ -52,6 +66,8 @@ PASSING = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 """Errors that are over in a moment."""
+ONLY_READS = ("Describe", "List", "Fetch", "Metadata", "OffsetFetch", "OffsetForLeaderEpoch", "ApiVersions", "FindCoordinator")
+"""How the names of APIs begin that change nothing."""
 IN_SET_UP = PASSING | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 """In addition: a broker does not know a new topic yet."""
 
@@ -118,13 +134,21 @@ class Outcome:
     known: Counter[Difference] = field(default_factory=Counter)
     new: list[str] = field(default_factory=list)
     """Descriptions of the differences without a reason."""
+    prints_all: bool = False
+    """Whether every request is printed."""
 
 
 async def compare(
-    kafka: str, ours: str, rounds: Sequence[Round], requests: int, apis: Sequence[int], known: Sequence[Known]
+    kafka: str,
+    ours: str,
+    rounds: Sequence[Round],
+    requests: int,
+    apis: Sequence[int],
+    known: Sequence[Known],
+    prints_all: bool = False,
 ) -> Outcome:
     """Play rounds against brokers at two addresses."""
-    outcome, sides = Outcome(), (Side(kafka), Side(ours))
+    outcome, sides = Outcome(prints_all=prints_all), (Side(kafka), Side(ours))
     try:
         for round_ in rounds:
             await asyncio.gather(*(side.begin(round_) for side in sides))
@@ -143,16 +167,23 @@ async def _play(
     known: Sequence[Known],
     outcome: Outcome,
 ) -> None:
+    is_same = True
     for api, version, fields in itertools.islice(OddRequests(round_, apis), requests):
         answers = await asyncio.gather(*(side.ask(api.key, version, fields) for side in sides))
         outcome.requests += 1
         codes = [codes_of(answer, side.names.common) for answer, side in zip(answers, sides, strict=True)]
         found = differences(api.name, *codes)
+        is_same = is_same and (not found or api.name.startswith(ONLY_READS))
+        if is_same and not found:
+            values = [values_of(answer, side.names.common) for answer, side in zip(answers, sides, strict=True)]
+            found = value_differences(api.name, *values)
         new = unexplained(found, known)
+        lines = [f"{api.name} {version}: " + ", ".join(map(str, new))]
+        lines += [f"  request  {fields}", f"  Kafka    {answers[0]}", f"  ours     {answers[1]}"]
+        if outcome.prints_all:
+            print("\n".join(lines))
         outcome.known.update(difference for difference in found if difference not in new)
         if new:
-            lines = [f"{api.name} {version}: " + ", ".join(f"Kafka {each.kafka}, ours {each.ours}" for each in new)]
-            lines += [f"  request  {fields}", f"  Kafka    {answers[0]}", f"  ours     {answers[1]}"]
             lines.append(f"  again    {command(round_, requests, apis)}")
             outcome.new.append("\n".join(lines))
 
@@ -173,7 +204,8 @@ def both_clusters(folder: Path, script: str = SCRIPT) -> Iterator[tuple[str, str
     """The addresses of a real Kafka and of ours, each of one broker. No topic is created by mentioning it: rounds after would see
     it."""
     (folder / "kafka").mkdir()
-    settings = {**OURS, "auto.create.topics.enable": False}
+    kafkas_times = {"group.consumer.session.timeout.ms": 45_000, "group.consumer.heartbeat.interval.ms": 5000}
+    settings = {**OURS, **kafkas_times, "auto.create.topics.enable": False}
     with (
         RealKafkaCluster(
             script, folder / "kafka", brokers=1, settings={**SETTINGS, "auto.create.topics.enable": "false"}
@@ -190,6 +222,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--requests", type=int, default=40, help="of each round")
     parser.add_argument("--apis", default="", help="names of APIs, with commas between them; by default all that can be compared")
+    parser.add_argument(
+        "--print-all", action="store_true", help="print every request with both answers, to see what led to a difference"
+    )
     parser.add_argument("--kafka", help="host:port of a broker of a real Kafka that runs already")
     parser.add_argument("--ours", help="host:port of a Kafka listener of Strandline that runs already")
     given = parser.parse_args()
@@ -198,7 +233,7 @@ def main() -> int:
     rounds = [Round(given.seed, number) for number in range(given.first, given.first + given.rounds)]
 
     def play(kafka: str, ours: str) -> Outcome:
-        return asyncio.run(compare(kafka, ours, rounds, given.requests, apis, read_known(KNOWN)))
+        return asyncio.run(compare(kafka, ours, rounds, given.requests, apis, read_known(KNOWN), given.print_all))
 
     if given.kafka and given.ours:
         return report(play(given.kafka, given.ours))

@@ -1,7 +1,8 @@
-"""Compares the error codes of two answers to one request, and knows which differences are meant.
+"""Compares the error codes and the values of two answers to one request, and knows which differences are meant.
 
 An error code is compared by its place: the names, ids and numbers of the rows that it is in. So the order of rows does not
-matter, nor how often one is repeated. A difference is a pair: the code of Kafka and ours.
+matter, nor how often one is repeated. A difference is a pair: the code of Kafka and ours. The other values of a row are compared
+if both sides have the row and the codes agree; a difference of values has the name of the field, too.
 
 `known_differences.toml` has the pairs that are meant, each with its reason:
 
@@ -10,6 +11,8 @@ matter, nor how often one is repeated. A difference is a pair: the code of Kafka
     kafka = "NONE"              the code of Kafka, or "*" for any
     ours = "INVALID_REQUEST"    ours
     why = "..."
+
+    field = "is_internal"       of a difference of values: the name of the field; then the pair are values
 
 NO_ROW stands for a row that only the other side has, NO_ANSWER for an answer that does not come, CLOSED for a closed connection.
 """
@@ -30,6 +33,25 @@ _NAMES = (
     *("group_id", "member_id", "transactional_id", "key", "resource_name", "resource_type"),
 )
 """The fields that say which row it is."""
+NOT_COMPARED = frozenset(
+    {
+        *("topic_id", "cluster_id", "host", "port", "producer_id", "member_id", "member_epoch", "log_dir", "incarnation_id"),
+        *("error_message", "message", "documentation", "throttle_time_ms", "client_host", "leader", "leader_id", "session_id"),
+        *(
+            "group_epoch",
+            "assignment_epoch",
+            "log_append_time_ms",
+            "transaction_start_time_ms",
+            "last_timestamp",
+            "records",
+            "aborted_transactions",
+            "voters",
+        ),
+        *("total_bytes", "usable_bytes", "partition_size", "epoch", "min_version", "max_version", "finalized_features_epoch"),
+    }
+)
+"""Fields whose values each side has of its own, or that say the same in other words. (A new group begins with epoch 2 in Kafka
+4.3, and with 1 here.)"""
 Place = tuple[Any, ...]
 
 
@@ -37,6 +59,11 @@ class Difference(NamedTuple):
     api: str
     kafka: str
     ours: str
+    field: str = "error_code"
+
+    def __str__(self) -> str:
+        name = "" if self.field == "error_code" else f"{self.field} "
+        return f"{name}Kafka {self.kafka}, ours {self.ours}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +74,11 @@ class Known:
     kafka: str
     ours: str
     why: str
+    field: str = "error_code"
 
     def covers(self, found: Difference) -> bool:
-        return all(mine in ("*", its) for mine, its in zip((self.api, self.kafka, self.ours), found, strict=True))
+        mine = self.api, self.kafka, self.ours
+        return self.field == found.field and all(own in ("*", its) for own, its in zip(mine, found[:3], strict=True))
 
 
 def read_known(file: Path) -> list[Known]:
@@ -83,6 +112,43 @@ def _names_of(item: dict[str, Any], common: Callable[[Any], Any]) -> Iterator[tu
     for each in _NAMES:
         if item.get(each) is not None and not (each == "topic_id" and item.get("name")):
             yield each, common(item[each])
+
+
+def values_of(answer: Any, common: Callable[[Any], Any]) -> dict[Place, dict[str, set[str]]]:
+    """The values of an answer by their places and the names of their fields, as texts."""
+    found: dict[Place, dict[str, set[str]]] = {}
+    for place, name, value in () if isinstance(answer, str) else _walk_values(answer, (), common):
+        found.setdefault(place, {}).setdefault(name, set()).add(str(value))
+    return found
+
+
+def _walk_values(value: dict[str, Any], place: Place, common: Callable[[Any], Any]) -> Iterator[tuple[Place, str, Any]]:
+    for name, part in value.items():
+        items = [item for item in (part if isinstance(part, list) else [part]) if isinstance(item, dict)]
+        for item in items:
+            yield from _walk_values(item, (*place, name, *_names_of(item, common)), common)
+        if not items and name not in NOT_COMPARED and not name.endswith("error_code"):
+            yield place, name, sorted(map(common, part), key=str) if isinstance(part, list) else common(part)
+
+
+def value_differences(
+    api: str, kafka: dict[Place, dict[str, set[str]]], ours: dict[Place, dict[str, set[str]]]
+) -> list[Difference]:
+    """The values that differ in rows that both answers have, each pair once."""
+    found = [
+        Difference(api, *pair, name)
+        for place, fields in kafka.items()
+        if place in ours and not _is_internal(place)
+        for name, values in fields.items()
+        if name in ours[place]
+        for pair in _pairs(values, ours[place][name])
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _is_internal(place: Place) -> bool:
+    """Whether the row is of an internal topic, in which each side has records of its own."""
+    return any(isinstance(part, tuple) and part[1] in ("__consumer_offsets", "__transaction_state") for part in place)
 
 
 def name_of(code: int) -> str:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compared_answers import CLOSED, NO_ROW, Difference, Known, codes_of, differences, read_known, unexplained
+from compared_answers import (
+    CLOSED,
+    NO_ROW,
+    Difference,
+    Known,
+    codes_of,
+    differences,
+    read_known,
+    unexplained,
+    value_differences,
+    values_of,
+)
 from odd_requests import LEFT_OUT
 
 from strandline.broker.kafka.apis import KAFKA_APIS
@@ -51,6 +62,29 @@ def test_id_of_a_topic_with_its_name_is_no_part_of_the_place() -> None:
     assert found({"topics": [{"topic_id": b"1", "error_code": 0}]}, {"topics": [{"topic_id": b"2", "error_code": 0}]})
 
 
+def test_values_of_rows_that_both_sides_have_are_compared() -> None:
+    kafka = {"topics": [{"name": "a", "offset": 3, "error_code": 0}, {"name": "b", "offset": 9}], "throttle_time_ms": 5}
+    ours = {"topics": [{"name": "a", "offset": 4, "error_code": 1}], "throttle_time_ms": 0}
+    sides = [values_of(answer, lambda value: value) for answer in (kafka, ours)]
+    assert value_differences("ListOffsets", *sides) == [Difference("ListOffsets", "3", "4", "offset")]
+
+
+def test_values_of_internal_topics_are_not_compared() -> None:
+    sides = [values_of({"topics": [{"name": "__consumer_offsets", "offset": offset}]}, lambda value: value) for offset in (3, 4)]
+    assert value_differences("ListOffsets", *sides) == []
+
+
+def test_order_of_a_list_of_plain_values_does_not_matter() -> None:
+    sides = [values_of({"filters": order}, lambda value: value) for order in (["a", "b"], ["b", "a"])]
+    assert value_differences("ListTransactions", *sides) == []
+
+
+def test_known_value_explains_only_its_field() -> None:
+    known = [Known("ListOffsets", "*", "*", "why", "timestamp")]
+    offset = Difference("ListOffsets", "3", "4", "offset")
+    assert unexplained([Difference("ListOffsets", "3", "4", "timestamp"), offset], known) == [offset]
+
+
 def test_only_a_listed_pair_is_explained() -> None:
     known = [Known("Fetch", "NONE", "*", "why")]
     new = Difference("Fetch", "INVALID_REQUEST", "NONE")
@@ -58,7 +92,7 @@ def test_only_a_listed_pair_is_explained() -> None:
     assert unexplained([Difference("Produce", "NONE", CLOSED)], known)
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: f"{known.api}-{known.kafka}-{known.ours}")
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: f"{known.api}-{known.field}-{known.kafka}-{known.ours}")
 def test_known_difference_names_a_compared_api_and_a_reason(known: Known) -> None:
     assert known.api == "*" or known.api in {api.name for key, api in KAFKA_APIS.items() if key not in LEFT_OUT}
     assert known.why.endswith(".")

@@ -240,6 +240,17 @@ async def test_offsets_are_committed_with_the_transaction(data_cluster: Threaded
     assert (found.partitions[0].committed_offset, found.partitions[0].metadata) == (7, "half")
 
 
+@pytest.mark.parametrize("version", [3, 5])
+async def test_commit_of_no_offsets_begins_no_transaction(producer: TxnWire, version: int) -> None:
+    """As in Kafka: such a request does not reach the coordinators."""
+    await producer.until_loaded(FIND_COORDINATOR, 2, {"key": "g", "key_type": GROUP_KEY})
+    await producer.until_loaded(OFFSET_FETCH, 7, {"group_id": "g", "topics": [], "require_stable": False})
+    answer = await producer.call(COMMIT_OFFSETS, version, {**producer.own, "group_id": "g", "topics": []})
+    assert answer.topics == []
+    (found,) = (await producer.call(DESCRIBE, 0, {"transactional_ids": [producer.transactional_id]})).transaction_states
+    assert found.transaction_state == "Empty"
+
+
 async def test_offsets_of_a_topic_that_does_not_exist_are_refused(producer: TxnWire) -> None:
     partition = {"partition_index": 0, "committed_offset": 7, "committed_metadata": None}
     fields = {**producer.own, "group_id": "g", "topics": [{"name": "nothing", "partitions": [partition]}]}
@@ -252,7 +263,7 @@ async def test_transactions_are_listed_and_described(data_cluster: ThreadedClust
     name = new_topic(data_cluster)
     await producer.add(3, name)
     own = producer.transactional_id
-    asked = {"state_filters": ["Ongoing", "Sleeping"], "producer_id_filters": [], "transactional_id_pattern": own}
+    asked = {"state_filters": ["Ongoing", "Sleeping", "Sleeping"], "producer_id_filters": [], "transactional_id_pattern": own}
     listed = await producer.call(LIST, version, asked)
     assert listed.unknown_state_filters == ["Sleeping"]
     found = {t.transactional_id: (t.producer_id, t.transaction_state) for t in listed.transaction_states}
@@ -260,6 +271,7 @@ async def test_transactions_are_listed_and_described(data_cluster: ThreadedClust
     described = (await producer.call(DESCRIBE, 0, {"transactional_ids": [own, "none", ""]})).transaction_states
     missing = [("none", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND), ("", ErrorCode.INVALID_REQUEST)]
     assert [(t.transactional_id, t.error_code) for t in described] == [(own, 0), *missing]
+    assert [(t.producer_id, t.producer_epoch, t.transaction_timeout_ms) for t in described[1:]] == [(0, 0, 0)] * 2, "as in Kafka"
     assert (described[0].transaction_state, described[0].transaction_timeout_ms) == ("Ongoing", 60_000)
     assert [(t.topic, t.partitions) for t in described[0].topics] == [(name, [0])]
     await producer.end(3, committed=False)

@@ -147,7 +147,7 @@ def _topic(call: KafkaCall, topic: MetadataTopic) -> dict[str, Any]:
         "is_internal": topic.is_internal,
         "partitions": [partition_fields(partition) for partition in topic.partitions],
         "topic_authorized_operations": (
-            authorized_operations(call, TOPIC_RESOURCE, topic.name) if asks and topic.name else NOT_ASKED
+            authorized_operations(call, TOPIC_RESOURCE, topic.name) if asks and topic.name is not None else NOT_ASKED
         ),
     }
 

@@ -24,6 +24,16 @@ from strandline.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
+_NOTHING = {
+    "transaction_state": "",
+    "transaction_timeout_ms": 0,
+    "transaction_start_time_ms": 0,
+    "producer_id": 0,
+    "producer_epoch": 0,
+    "topics": [],
+}
+"""Kafka's values in the row of an id that has an error. Ours are -1."""
+
 
 def _describe(call: KafkaCall) -> DescribeTransactionsRequest:
     return DescribeTransactionsRequest(call.fields.transactional_ids)
@@ -34,9 +44,11 @@ def _described(call: KafkaCall, body: DescribeTransactionsResponse) -> dict[str,
 
 
 def _state(transaction: DescribedTransaction) -> dict[str, Any]:
+    its = {"error_code": transaction.error_code, "transactional_id": transaction.transactional_id}
+    if transaction.error_code:
+        return {**_NOTHING, **its}
     return {
-        "error_code": transaction.error_code,
-        "transactional_id": transaction.transactional_id,
+        **its,
         "transaction_state": transaction.transaction_state,
         "transaction_timeout_ms": transaction.transaction_timeout_ms,
         "transaction_start_time_ms": transaction.transaction_start_time_ms,
