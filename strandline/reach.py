@@ -46,6 +46,18 @@ def reach(bootstrap: str) -> Reach:
     return Reach(bootstrap_servers=bootstrap, security=_security.get(bootstrap))
 
 
+def is_filtered(bootstrap: str) -> bool:
+    """Whether the user logs in to the cluster at this address, and so learns only of what they may describe."""
+    from strandline.protocol.security.client_security import NO_SECURITY
+
+    return security_of(bootstrap) != NO_SECURITY
+
+
+def describable(what: str, bootstrap: str) -> str:
+    """A text that says that the cluster has no topics, or no groups, ..., with the limit of what the user learns."""
+    return f"{what} that this user may describe" if is_filtered(bootstrap) else what
+
+
 def client_config_of(bootstrap: str) -> str | None:
     """The path of the client properties for the cluster at this address; None if there are none."""
     return _files.get(bootstrap)

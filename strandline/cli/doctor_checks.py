@@ -308,7 +308,9 @@ def _replication(facts: Facts) -> Iterator[Finding]:
         lost = lost_text(report.lost_from, report.lost_to)
         text = f"{place} had an unclean election at {time_text(report.elected_at_ms)}; may be lost: {lost}"
         yield Finding("replication", Level.warning, text, f"`strandline topic describe {report.partition.topic}` has the report")
-    if verdict.healthy:
+    if facts.is_filtered and not verdict.facts["partitions"]:
+        yield Finding("replication", Level.note, "there are no partitions that this user may describe")
+    elif verdict.healthy:
         yield Finding(
             "replication", Level.ok, f"{_count(verdict.facts['partitions'], 'partition')}, each with every replica in sync"
         )

@@ -100,6 +100,8 @@ class Facts:
     denied: dict[str, str] = field(default_factory=dict)
     """By question that the cluster refuses to answer ("quorum", "configuration", ...): the right that the user lacks, as a
     sentence."""
+    is_filtered: bool = False
+    """Whether the cluster shows the user only what they may describe."""
 
     def value(self, broker_id: int, key: str) -> str | None:
         """A value of a broker's configuration; None if it is not known."""

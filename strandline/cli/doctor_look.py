@@ -16,7 +16,7 @@ from strandline.cli.doctor_facts import Clock, Facts, NodePage, Port
 from strandline.cli.doctor_ports import reach_port, try_port
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.security.client_security import ClientSecurity
-from strandline.reach import reach, security_of
+from strandline.reach import is_filtered, reach, security_of
 
 if TYPE_CHECKING:
     from strandline.client import Admin
@@ -36,7 +36,7 @@ async def look(bootstrap: str) -> Facts:
 
     addresses = [probe.split_address(part, "--bootstrap") for part in bootstrap.split(",")]
     ports = (try_port(*address, security_of(bootstrap)) for address in addresses)
-    facts = Facts(version("strandline"), list(await asyncio.gather(*ports)))
+    facts = Facts(version("strandline"), list(await asyncio.gather(*ports)), is_filtered=is_filtered(bootstrap))
     await _look_with_admin(facts, bootstrap)
     return facts
 

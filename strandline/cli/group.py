@@ -27,7 +27,7 @@ from strandline.cli.group_state import MEMBER_COLUMNS, OFFSET_COLUMNS, STATE_COL
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
-from strandline.reach import reach
+from strandline.reach import describable, reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, GroupListing, GroupMemberResult, GroupResult
@@ -67,18 +67,19 @@ def list_(
         from strandline.client import Admin
 
         async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-            return _listed(await admin.list_groups(states=states or (), types=types or (), timeout_ms=TIMEOUT_MS))
+            listing = await admin.list_groups(states=states or (), types=types or (), timeout_ms=TIMEOUT_MS)
+        return _listed(listing, bootstrap)
 
     present(ask, output, watch)
 
 
-def _listed(listing: GroupListing) -> View:
+def _listed(listing: GroupListing, bootstrap: str) -> View:
     rows = [(g.group_id, g.group_type, g.state, g.protocol_type) for g in listing.groups]
     names = ("group_id", "group_type", "state", "protocol_type")
     document = {"groups": [dict(zip(names, row, strict=True)) for row in rows], "complete": not listing.errors}
     remarks = _listing_problems(listing)
     if not rows and not remarks:
-        remarks = ["there are no groups"]
+        remarks = [describable("there are no groups", bootstrap)]
     tables = [Table(("GROUP", "TYPE", "STATE", "PROTOCOL"), rows, more=("PROTOCOL",))] if rows else []
     return View(document, tables, remarks, ERROR if listing.errors else 0)
 
@@ -102,12 +103,12 @@ def describe(
 
     async def ask() -> View:
         found, remarks = await _ask(bootstrap, groups)
-        return _described(found, remarks, members, state)
+        return _described(found, remarks, members, state, bootstrap)
 
     present(ask, output, watch)
 
 
-def _described(found: list[GroupState], remarks: list[str], members: bool, state: bool) -> View:
+def _described(found: list[GroupState], remarks: list[str], members: bool, state: bool, bootstrap: str) -> View:
     document = {"groups": [each.document for each in found]}
     known = [each for each in found if each.is_known]
     parts: list[Table | str]
@@ -123,7 +124,7 @@ def _described(found: list[GroupState], remarks: list[str], members: bool, state
         parts += [each.summary for each in known]
     problems = [*remarks, *(problem for each in found for problem in each.problems)]
     if not found and not remarks:
-        return View(document, [], ["there are no groups"])
+        return View(document, [], [describable("there are no groups", bootstrap)])
     return View(document, parts if known else [], problems, ERROR if problems else 0)
 
 

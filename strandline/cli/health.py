@@ -22,7 +22,7 @@ from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.probe import Verdict
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import BrokerError, PeerError, StrandlineError, UsageError
-from strandline.reach import reach, security_of
+from strandline.reach import describable, is_filtered, reach, security_of
 
 if TYPE_CHECKING:
     from strandline.client import Admin, BrokerDescription, ClusterDescription, PartitionDescription, TopicDescription
@@ -211,8 +211,12 @@ def judge_cluster(
         "under_min_isr_partitions": len(below),
         "under_replicated_partitions": len(under),
     }
-    summary = f"the cluster is healthy: {_count(len(cluster.brokers), 'broker')}, {_count(len(partitions), 'partition')}"
+    summary = f"the cluster is healthy: {_count(len(cluster.brokers), 'broker')}, {count_partitions(len(partitions), target)}"
     return Verdict(not problems, target, problems, facts, summary)
+
+
+def count_partitions(number: int, bootstrap: str) -> str:
+    return _count(number, "partition") if number or not is_filtered(bootstrap) else describable("no partitions", bootstrap)
 
 
 def _missing(registered: int, expected: int) -> list[str]:

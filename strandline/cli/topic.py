@@ -35,7 +35,7 @@ from strandline.cli.topic_trim import trim
 from strandline.cli.unclean_elections import report_json, report_text
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
-from strandline.reach import reach
+from strandline.reach import describable, reach
 
 if TYPE_CHECKING:
     from strandline.cli.topic_state import TopicState
@@ -124,18 +124,18 @@ def list_(
 
     async def ask() -> View:
         topics = await _describe(bootstrap, None)
-        return _list([t for t in topics if not (exclude_internal and t.is_internal)])
+        return _list([t for t in topics if not (exclude_internal and t.is_internal)], bootstrap)
 
     present(ask, output, watch)
 
 
-def _list(topics: list[TopicDescription]) -> View:
+def _list(topics: list[TopicDescription], bootstrap: str) -> View:
     rows = [_summary(topic) for topic in topics]
     names = ("topic", "topic_id", "partitions", "replication_factor", "under_replicated", "unavailable", "is_internal")
     document = {"topics": [dict(zip(names, row, strict=True)) for row in rows]}
     columns = ("topic", "id", "partitions", "replicas", "under-replicated", "unavailable", "internal")
     if not topics:
-        return View(document, [], ["the cluster has no topics"])
+        return View(document, [], [describable("the cluster has no topics", bootstrap)])
     return View(document, [Table(columns, rows, spare=("id",), more=("internal",))])
 
 
@@ -192,12 +192,12 @@ def describe(
     filters = [name for name, is_given in zip(FILTERS, given, strict=True) if is_given]
 
     async def ask() -> View:
-        return _described(await _ask_state(bootstrap, topics), filters)
+        return _described(await _ask_state(bootstrap, topics), filters, bootstrap)
 
     present(ask, output, watch)
 
 
-def _described(state: TopicState, filters: list[str]) -> View:
+def _described(state: TopicState, filters: list[str], bootstrap: str) -> View:
     def is_wanted(topic: TopicDescription, partition: PartitionDescription) -> bool:
         return not filters or any(FILTERS[name](state, topic, partition) for name in filters)
 
@@ -211,7 +211,7 @@ def _described(state: TopicState, filters: list[str]) -> View:
     # A filter asks about metadata alone, which any broker knows.
     view = View(document) if filters else View(document, remarks=_unknown(state), code=ERROR if state.silent else 0)
     if not state.topics:
-        view.remarks = ["the cluster has no topics", *view.remarks]
+        view.remarks = [describable("the cluster has no topics", bootstrap), *view.remarks]
     elif filters and not matches:
         view.parts = [f"no partition matches {' or '.join(filters)}"]
     else:

@@ -14,7 +14,7 @@ from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, 
 from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.transaction_abort import abort, fence
 from strandline.cli.watch import Watch, present
-from strandline.reach import reach
+from strandline.reach import describable, reach
 
 if TYPE_CHECKING:
     from strandline.client import (
@@ -70,7 +70,8 @@ def list_(
                 pattern=pattern,
                 timeout_ms=TIMEOUT_MS,
             )
-        return _listed(listing, bool(states or producer_ids or longer_than or pattern))
+        is_filtered = bool(states or producer_ids or longer_than or pattern)
+        return _listed(listing, NONE_MATCHES if is_filtered else describable("there are no transactional ids", bootstrap))
 
     present(ask, output, watch)
 
@@ -78,7 +79,7 @@ def list_(
 NONE_MATCHES = "no transactional id matches"
 
 
-def _listed(listing: TransactionListing, is_filtered: bool) -> View:
+def _listed(listing: TransactionListing, if_empty: str) -> View:
     rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in listing.transactions]
     document = {
         "transactions": [_summary_json(each) for each in listing.transactions],
@@ -86,7 +87,7 @@ def _listed(listing: TransactionListing, is_filtered: bool) -> View:
     }
     remarks = [f"broker {broker_id} did not answer: ids may be missing ({e})" for broker_id, e in listing.errors.items()]
     if not rows and not remarks:
-        remarks = [NONE_MATCHES if is_filtered else "there are no transactional ids"]
+        remarks = [if_empty]
     tables = [Table(("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE"), rows)] if rows else []
     return View(document, tables, remarks, ERROR if listing.errors else 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -262,3 +263,23 @@ def test_missing_right_is_not_reported_as_a_broken_cluster(secure: Up) -> None:
     group = run("group", "describe", "billing", *at)
     assert (group.code, group.out) == (1, "")
     assert "billing is not known completely: " in one_sentence(group)
+
+
+@pytest.mark.processes
+def test_user_without_rights_is_not_told_that_the_cluster_is_empty(secure: Up, tmp_path: Path) -> None:
+    """Lists have only what the user may describe, and the commands say so."""
+    admin = Path(secure.ready["client_configs"]["admin"])
+    run("topic", "create", "hidden", "-b", secure.bootstrap, "--client-config", str(admin))
+    words = ("user", "add", "stranger", "--password-file", "-")
+    assert run(*words, "-b", secure.bootstrap, "--client-config", str(admin), stdin=f"{PASSWORD}\n").code == 0
+    theirs = tmp_path / "stranger.properties"
+    theirs.touch(mode=0o600)
+    login = re.sub('username="[^"]*" password="[^"]*"', f'username="stranger" password="{PASSWORD}"', admin.read_text())
+    theirs.write_text(login)
+    at = ("-b", secure.bootstrap, "--client-config", str(theirs))
+    of_topics = "strandline: the cluster has no topics that this user may describe"
+    assert one_sentence(run("topic", "list", *at)) == one_sentence(run("topic", "describe", *at)) == of_topics
+    assert one_sentence(run("group", "list", *at)) == "strandline: there are no groups that this user may describe"
+    assert one_sentence(run("transaction", "list", *at)) == "strandline: there are no transactional ids that this user may describe"
+    assert "no partitions that this user may describe" in run("health", "--cluster", *at).out
+    assert "no partitions that this user may describe" in " ".join(run("doctor", *at).out.split())
