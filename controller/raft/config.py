@@ -30,7 +30,7 @@ class RaftConfig:
     fetch_bytes_max: int = 8 * 1024 * 1024
     snapshot_chunk_bytes_max: int = 1024 * 1024
     batch_bytes_max: int = 8 * 1024 * 1024
-    """The size of one append. It is one batch, and is applied whole or not at all."""
+    """The largest size of one append. It is one batch, and is applied whole or not at all."""
     segment_bytes: int = 16 * 1024 * 1024
     snapshot_after_bytes: int = 20 * 1024 * 1024
     """A snapshot is due when this many bytes were committed since the last one, or `snapshot_after_records` records."""

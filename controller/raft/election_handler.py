@@ -54,7 +54,8 @@ class ElectionHandler:
             self.look_for_leader(now)
 
     def tick_prospective(self, now: float) -> None:
-        """Become a candidate with a majority of pre-votes; give up without one; otherwise ask the voters whose turn it is."""
+        """Become a candidate with a majority of pre-votes. Give up if none is possible any more or the deadline has passed.
+        Otherwise send the pre-vote requests that are due."""
         role = self.state.role
         assert isinstance(role, Prospective)
         if role.poll.won:
@@ -74,8 +75,8 @@ class ElectionHandler:
             self._transitions.become_follower(state.epoch, leader_id, now, now + state.election_timeout())
 
     def tick_candidate(self, now: float) -> None:
-        """Ask the voters whose turn it is for their votes. If no majority is possible any more, wait for a random backoff, then
-        begin with a new pre-vote."""
+        """Send the vote requests that are due. If no majority is possible any more, wait for a random backoff, then begin with a
+        new pre-vote."""
         role = self.state.role
         assert isinstance(role, Candidate)
         if now >= role.deadline:
@@ -133,7 +134,8 @@ class ElectionHandler:
         return ErrorCode.FENCED_LEADER_EPOCH if request.replica_epoch < state.epoch else ErrorCode.NONE
 
     def is_up_to_date(self, request: VoteRequest) -> bool:
-        """Whether the candidate's log is at least as complete as this node's, and so has every committed record of it."""
+        """Whether the candidate's log is at least as complete as this node's, and so has every committed record that this node
+        has."""
         log = self.state.log
         return (request.last_offset_epoch, request.last_offset) >= (log.last_epoch, log.end_offset)
 

@@ -2,7 +2,8 @@
 
 The leader pushes nothing. A voter's fetch says where its log ends (and that it has flushed the log up to there), so the leader
 learns what a majority has from the same requests that move the data. A fetch that has nothing to receive is parked. An append
-or a higher high watermark completes it at once, so a commit costs two round trips and no polling.
+or a higher high watermark completes it at once. So a record is committed one round trip to a majority after its append (the
+records to the voter, its next fetch back), and no node polls.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class LeaderFetches:
     # -- Fetch ---------------------------------------------------------------------------------------------------------
 
     def on_fetch_request(self, request: FetchRequest, ticket: object, session: int, now: float) -> None:
-        """`session` is the connection, as a growing number: a response that was sent on an earlier one may have been lost."""
+        """Record how far the replica has come, and answer its fetch or park it. `session` numbers the connections in the order in
+        which they were accepted. On a new connection the leader sends its high watermark again, because a response on the earlier
+        one may have been lost."""
         state = self.state
         error = self._fetch_request_error(request)
         if error != ErrorCode.NONE:
@@ -52,7 +55,9 @@ class LeaderFetches:
             # Sent before the voter connected again. Its disk may have been lost since (`voter_recovery.py`).
             refuse_fetch(state, ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
-        if session > progress.session:  # Never back: two processes with one replica id would take turns.
+        # The session is never lowered. If it were, two processes with the same replica id would reset `sent_high_watermark` with
+        # every fetch, and none of their fetches would be parked.
+        if session > progress.session:
             progress.session, progress.sent_high_watermark = session, -1
         progress.fetched_at = now
         fetch = ParkedFetch(

@@ -17,6 +17,7 @@ from strandline.protocol.messages.cluster import BeginQuorumEpochRequest, BeginQ
 from strandline.protocol.records.control import LeaderChange, encode_control_batch
 
 OBSERVER_FORGOTTEN_AFTER_S = 300.0
+"""DescribeQuorum no longer lists an observer that has not fetched for this long."""
 
 
 class LeaderHandler:
@@ -61,7 +62,8 @@ class LeaderHandler:
             self._announce_epoch(role, now)
 
     def hears_majority(self, role: Leader, now: float) -> bool:
-        """Whether a majority, this node included, has fetched within the check-quorum timeout; schedules the next check."""
+        """Whether a majority, this node included, has fetched within the check-quorum timeout. Schedules the next check, and
+        forgets the observers that no longer fetch."""
         state = self.state
         timeout = state.config.check_quorum_timeout_ms / 1000
         heard_at = sorted((max(progress.fetched_at, role.began_at) for progress in role.voters.values()), reverse=True)

@@ -1,4 +1,5 @@
-"""The two sides between the quorum and the controller: what the quorum notifies, and what the active controller writes with."""
+"""The two interfaces between the quorum and the controller: `QuorumListener`, which the quorum notifies, and `QuorumWriter`,
+with which the active controller appends."""
 
 from __future__ import annotations
 

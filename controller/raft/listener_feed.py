@@ -33,7 +33,7 @@ class Applied:
     """The listener has every record below."""
     epoch: int = 0
     timestamp_ms: int = 0
-    """When the last record was written that was handed over from the log."""
+    """Timestamp of the last batch that the listener received from the log."""
     bytes_since_snapshot: int = 0
     records_since_snapshot: int = 0
 
@@ -76,7 +76,7 @@ class ListenerFeed:
         self._notify_leading()
 
     def resign(self) -> None:
-        """The node stops: if the listener believes that it leads, it learns otherwise."""
+        """Call `on_resign` if the listener was notified with `on_leader` and not with `on_resign` since."""
         if self._led_epoch is not None:
             epoch, self._led_epoch = self._led_epoch, None
             self._listener.on_resign(epoch)

@@ -50,7 +50,8 @@ class RaftLog(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
-        """The largest epoch <= `epoch` of the log (or of its snapshot), and its end. There always is one."""
+        """The largest epoch <= `epoch` of the log, and its end. If the log has none, the epoch of its first snapshot (0 without a
+        snapshot) and `start_offset`, even if that epoch is above `epoch`."""
         ...
 
     def append_as_leader(self, records: memoryview, epoch: int) -> int:

@@ -130,7 +130,7 @@ class MetadataLog:
             recovery_point=first,
             high_watermark=promised,
             clean_shutdown=False,
-            keep_below=promised if promised > covered else 0,  # nothing below is taken for a torn tail
+            keep_below=promised if promised > covered else 0,  # damage below raises DamagedBatch and is not cut off
             now_ms=now_ms,
         )
         return cls(files, directory, log, snapshots, point)
@@ -334,7 +334,7 @@ class FileSink:
         self._log = log
         self.files = files
         self.path = path
-        """Of the finished snapshot."""
+        """The path of the snapshot once it is finished."""
         self._part = path.removesuffix(".checkpoint") + PART_SUFFIX
         self.snapshot_id = snapshot_id
         files.remove(self._part)

@@ -22,7 +22,7 @@ class OpenedVoter:
     log: MetadataLog
     store: QuorumStateStore
     voters: Sequence[Voter]
-    """By id."""
+    """Sorted by id."""
 
     @classmethod
     def open(

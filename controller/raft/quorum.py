@@ -1,6 +1,6 @@
 """One voter of the metadata quorum, as the controller on top of it sees it: opened, started, appended to, stopped.
 
-    opened_voter    the log and quorum-state on the disk, and the node that they make
+    opened_voter    the log and quorum-state on the disk, and the node that starts from them
     node_shell      sockets, timers and the disk around the node
     listener_feed   committed records and leaders, handed to the controller
     snapshot_taker  snapshots of the controller's state
@@ -135,7 +135,8 @@ class Quorum:
     def append(self, records: Sequence[bytes], epoch: int) -> int:
         """Append one batch, which is applied whole or not at all, and return its last offset.
 
-        Raises BrokerError NOT_CONTROLLER if this node does not lead `epoch`, and RECORD_LIST_TOO_LARGE."""
+        Raises BrokerError NOT_CONTROLLER if this node does not lead `epoch` or its disk fails, and RECORD_LIST_TOO_LARGE above
+        `batch_bytes_max`."""
         if not self._shell.is_running:
             raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the metadata quorum of node {self.node_id} is not running")
         batch = bytearray(encode_values(records, self._doors.wall_clock_ms()))
@@ -157,7 +158,7 @@ class Quorum:
             self._shell.schedule()
 
     async def take_snapshot(self) -> SnapshotId | None:
-        """Write a snapshot now. None if nothing was committed since the last one, or the disk rejected it."""
+        """Write a snapshot now (`SnapshotTaker.take`). None if there is none to write, or the disk rejected it."""
         return await self._snapshots.take()
 
     # -- life ----------------------------------------------------------------------------------------------------------

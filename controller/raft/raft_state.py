@@ -125,7 +125,8 @@ class RaftState:
         return cluster_id is not None and cluster_id != self.cluster_id
 
     def leader_request_error(self, cluster_id: str | None, epoch: int) -> ErrorCode:
-        """The error for a request that only the leader of `epoch` may answer; NONE if this node leads it. -1 is not checked."""
+        """The error for a request that only the leader of `epoch` may answer; NONE if this node leads it. An `epoch` of -1 stands
+        for the current one."""
         if self.is_other_cluster(cluster_id):
             return ErrorCode.INCONSISTENT_CLUSTER_ID
         if 0 <= epoch < self.epoch:

@@ -34,7 +34,7 @@ class RecoveryNotice:
         if recovery is None:
             return
         self._arm(NOTICE_S)
-        unanswered = [f"an answer of controller {voter_id}" for voter_id in sorted(recovery.unanswered)]
+        unanswered = [f"an answer from controller {voter_id}" for voter_id in sorted(recovery.unanswered)]
         awaited = ", ".join(unanswered) or "a leader's committed records"
         logger.warning(
             "quorum.voter_recovering", node_id=state.node_id, controller_epoch=state.epoch, reason=_REASON, awaited=awaited

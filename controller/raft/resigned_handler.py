@@ -17,7 +17,7 @@ class ResignedHandler:
         self._transitions = transitions
 
     def tick(self, now: float) -> None:
-        """Send EndQuorumEpoch (KIP-595) to the voters whose turn it is. When the deadline has passed without a successor, become
+        """Send the EndQuorumEpoch requests (KIP-595) that are due. When the deadline has passed without a successor, become
         Unattached and take part in the next election."""
         state, role = self.state, self.state.role
         assert isinstance(role, Resigned)

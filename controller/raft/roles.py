@@ -62,7 +62,7 @@ class Poll:
     """Voters whose last request failed."""
 
     def record(self, voter_id: int, granted: bool) -> None:
-        """Count a voter's answer. A second answer, and one of a node that is no voter, do not count."""
+        """Count a voter's answer. A second answer of a voter, and an answer of a node that is not a voter, are ignored."""
         if voter_id in self.voter_ids and voter_id not in self.granted | self.refused:
             (self.granted if granted else self.refused).add(voter_id)
             self.unreachable.discard(voter_id)
@@ -95,7 +95,7 @@ class Poll:
 
 @dataclass(slots=True, eq=False)
 class Prospective:
-    """Asks the voters whether they would vote for it. The epoch of no node changes by that (KIP-996)."""
+    """Asks the voters whether they would vote for it. That changes no node's epoch (KIP-996)."""
 
     deadline: float
     poll: Poll
@@ -199,7 +199,7 @@ class ParkedFetch:
 
 @dataclass(slots=True, eq=False)
 class Leader:
-    """Appends, answers fetches, and moves the high watermark by what a majority holds."""
+    """Appends, answers fetches, and raises the high watermark to the offset that a majority has flushed."""
 
     epoch_start_offset: int
     """Offset of this epoch's LeaderChange record. No record is committed in this epoch before that one (Raft, figure 8)."""

@@ -1,7 +1,7 @@
 """Writes a snapshot of the listener's state when enough was committed since the last one, one at a time.
 
-If the disk rejects a snapshot, no promise depends on it: it is dropped, and the next one is written after a pause. Only then,
-with the snapshot complete, is the log before it cleaned; an error in that is fatal, because the log itself is a promise.
+A snapshot that the disk rejects is dropped, because no promise depends on it, and the next one is written after a pause. The log
+before a snapshot is cleaned after the snapshot is complete. An error in the cleaning is fatal, because the log is a promise.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class SnapshotTaker:
             self._start()
 
     async def take(self) -> SnapshotId | None:
-        """Write a snapshot now. None if nothing was committed since the last one, or the disk rejected it."""
+        """Write a snapshot now, or wait for the one that is being written. None if nothing was committed since the last one, a
+        newer one was installed meanwhile, or the disk rejected it."""
         return await (self._task or self._start())
 
     async def stop(self) -> None:

@@ -1,7 +1,7 @@
 """Every change of a node's role and election: the table of allowed transitions, and the one class that makes them.
 
 `RoleTransitions` is the only code that assigns `RaftState.role` and `RaftState.election`. Each of its methods goes through
-`become`, which checks the table; `start`, which takes up the first role from the durable state, is no exception.
+`become`, which checks the table. That includes `start`, which takes up the first role from the durable state.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ class RoleTransitions:
     def maybe_follow(self, leader_id: int, epoch: int, now: float) -> bool:
         """Act on the leader and epoch that a request or response names; True if that changed the role.
 
-        A node always moves to a higher epoch. In its own epoch it follows the named leader if it knew none, or had lost it;
-        in that case with a shorter deadline than before.
+        A node always moves to a higher epoch. In its own epoch it follows the named leader if it knew none or had lost this one.
+        A leader that it had lost gets one election timeout to answer, instead of the fetch timeout.
         """
         state = self.state
         known = leader_id in state.voter_ids and leader_id != state.node_id

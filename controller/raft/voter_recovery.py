@@ -76,7 +76,7 @@ class VoterRecovery:
         self.tick(recovery, now)
 
     def tick(self, recovery: VoterWithoutState, now: float) -> None:
-        """Send a pre-vote request, as a question for epoch and leader, to the voters whose turn it is."""
+        """Send the pre-vote requests that are due. Each asks for the other voter's epoch and leader; its vote is not counted."""
         state = self.state
         for voter_id in [voter_id for voter_id, at in recovery.ask_at.items() if at <= now]:
             del recovery.ask_at[voter_id]
@@ -86,14 +86,16 @@ class VoterRecovery:
             state.send(voter_id, apis.VOTE, body, after_sync=False)
 
     def on_request_from(self, voter_id: int, now: float) -> None:
-        """The voter is up, so ask it now. Its request itself does not count as an answer, because it may be old."""
+        """A request of this voter arrived, so the voter is up: ask it for its epoch now. The epoch in the request is no answer,
+        because the request may be old."""
         recovery = self.state.recovery
         if recovery is not None and voter_id in recovery.unanswered and voter_id in recovery.ask_at:
             recovery.ask_at[voter_id] = now
             self.tick(recovery, now)
 
     def on_vote_response(self, recovery: VoterWithoutState, from_id: int, response: VoteResponse, now: float) -> bool:
-        """Another voter's epoch, and its leader if it knows one. True if a first fetch from that leader is due now."""
+        """Take over another voter's epoch if it is higher, and follow the leader that the response names. True if a first fetch
+        from that leader is due now."""
         if response.error_code in _NO_ANSWER:
             self.on_vote_failed(recovery, from_id, now)
             return False
@@ -136,7 +138,8 @@ class VoterRecovery:
         return log.flushed_offset >= role.leader_high_watermark and self._covers_own_epoch(role.leader_high_watermark)
 
     def _covers_own_epoch(self, high_watermark: int) -> bool:
-        """Whether a record of the current epoch is below: only then is every record that earlier epochs committed below, too."""
+        """Whether a record of the current epoch is below `high_watermark`. Only then are all records that earlier epochs
+        committed below it, too."""
         log, epoch = self.state.log, self.state.epoch
         snapshot_id = log.latest_snapshot_id
         if snapshot_id is not None and snapshot_id.epoch == epoch:
