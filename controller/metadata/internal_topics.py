@@ -8,7 +8,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 OFFSETS_TOPIC = "__consumer_offsets"
 """The groups and their committed offsets (`broker/groups/`)."""
 TRANSACTION_STATE_TOPIC = "__transaction_state"
-"""Reserved: Kafka's name for the topic of the transaction coordinator."""
+"""The transactional ids and their transactions (`broker/transactions/`)."""
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
 

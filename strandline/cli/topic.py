@@ -360,16 +360,30 @@ app.command()(analyze)
 app.command()(trim)
 
 
+INTERNAL = {
+    "__consumer_offsets": "the committed offsets and the members of all groups",
+    "__transaction_state": "the producer ids and the transactions of all transactional ids",
+}
+"""What the cluster would lose with an internal topic."""
+
+
 @app.command()
 def delete(
     topic: TopicName,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Delete it even if the cluster keeps state in it: __consumer_offsets, ...")
+    ] = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a topic with all its records. Asks first, unless --yes is given."""
     from strandline.client import Admin, UnknownTopic
 
+    if topic in INTERNAL and not internal:
+        raise UsageError(
+            f"{topic} has {INTERNAL[topic]}; --internal deletes it all the same, and the cluster begins anew without them"
+        )
     check_terminal(yes, "topic delete deletes a topic with all its records for good")
     confirm(f"This deletes {topic} with all its records, for good.", yes, "nothing was deleted")
 

@@ -280,6 +280,8 @@ def test_user_without_rights_is_not_told_that_the_cluster_is_empty(secure: Up, t
     of_topics = "strandline: the cluster has no topics that this user may describe"
     assert one_sentence(run("topic", "list", *at)) == one_sentence(run("topic", "describe", *at)) == of_topics
     assert one_sentence(run("group", "list", *at)) == "strandline: there are no groups that this user may describe"
-    assert one_sentence(run("transaction", "list", *at)) == "strandline: there are no transactional ids that this user may describe"
+    assert (
+        one_sentence(run("transaction", "list", *at)) == "strandline: there are no transactional ids that this user may describe"
+    )
     assert "no partitions that this user may describe" in run("health", "--cluster", *at).out
     assert "no partitions that this user may describe" in " ".join(run("doctor", *at).out.split())

@@ -93,6 +93,15 @@ def test_deleting_a_missing_topic_does_not_report_success(up: Up) -> None:
     assert run("topic", "delete", "nope", "--yes", "--bootstrap", up.bootstrap).code == 1
 
 
+def test_internal_topic_is_deleted_only_on_purpose(up: Up) -> None:
+    """The groups' committed offsets would be gone with one command."""
+    words = ("topic", "delete", "__transaction_state", "--yes", "--bootstrap", up.bootstrap)
+    refused = run(*words)
+    assert refused.code == 2
+    assert "the transactions of all transactional ids; --internal deletes it all the same" in one_sentence(refused)
+    assert "there is no topic" in one_sentence(run(*words, "--internal"))
+
+
 def test_an_existing_topic_is_not_reported_as_created(up: Up, topic: str) -> None:
     again = run("topic", "create", topic, "-p", "7", "--if-not-exists", "--bootstrap", up.bootstrap)
     assert again.code == 0
