@@ -35,14 +35,15 @@ class ConditionFailed(BrokerError):
     """A condition of an append does not hold; nothing was appended."""
 
     log_end_offset = -1
-    """The log end, if it is the reason."""
+    """The log end, if it differs from the one that the append expects; else -1."""
     fencing_token = NO_TOKEN
-    """The token of the log, if it is the reason."""
+    """The log's fencing token, if it is higher than that of the append; else NO_TOKEN."""
 
     def __init__(self, code: ErrorCode, text: str, reason_end: int) -> None:
         super().__init__(code, text)
         self.reason_end = reason_end
-        """The high watermark that commits the reason. Below it, the batches that are the reason may be truncated."""
+        """The batches because of which the condition fails are committed when the high watermark has reached this offset. Before
+        that, a truncation may remove them, and the same append may succeed."""
 
 
 class UnexpectedLogEnd(ConditionFailed):

@@ -51,7 +51,7 @@ class BatchSearches:
 
     def __init__(self) -> None:
         self.found: dict[Key, Found | Exception] = {}
-        """An exception is raised by the lookup."""
+        """The result of each search. The lookup raises a result that is an exception."""
 
 
 def search_batch(

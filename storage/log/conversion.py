@@ -1,8 +1,8 @@
-"""Compressed batches before they are appended: decompressed and checked, and compressed anew if the topic wants another codec.
+"""Compressed batches are decompressed and checked before an append, and recompressed if the topic's codec is another one.
 Plain batches of a compacted topic are checked here, too, because each record must have a key.
 
-This takes milliseconds for a large batch. It needs no log, so a broker runs it on a thread; moderate batches are prepared at
-once.
+This takes milliseconds for a large batch. It needs no log, so a broker runs it on a thread. Smaller batches are prepared at once,
+on the event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from strandline.storage.log.validation import CheckedTimes, check_batch, refuse_
 AT_ONCE_BYTES_MAX = 256 << 10
 """The batches of a request are prepared at once if their records have no more bytes than this, decompressed."""
 AT_ONCE_RECORDS_MAX = 4096
-"""And no more records than this: small records of varying shape take a microsecond each."""
+"""The batches of a request are prepared at once only if they have no more records than this. Small records of varying shape take
+a microsecond each."""
 
 
 class Prepared(NamedTuple):
@@ -28,9 +29,9 @@ class Prepared(NamedTuple):
 
     records: Buffer
     times: CheckedTimes
-    """By the position of each batch in `records`."""
+    """The record times of each batch, by its position in `records`."""
     size: int
-    """How many bytes the records of its batches have, decompressed."""
+    """Total size in bytes of the records that were compressed, when decompressed. Batches without compression do not count."""
 
 
 def is_any_compressed(records: Buffer) -> bool:
@@ -59,7 +60,7 @@ def prepare_at_once(records: Buffer, config: LogConfig, now_ms: int, bytes_max: 
 def prepare(records: Buffer, config: LogConfig, now_ms: int) -> Prepared:
     """Check the batches, and give them the topic's codec if they have another one. Does not change `records`.
 
-    One limit holds for the batches of a partition together, so that a request of many small bombs is refused, too.
+    One limit holds for the batches of a partition together, so that many small decompression bombs are refused, too.
     BrokerError: MESSAGE_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE; it is
     InvalidRecords if a topic's rule for single records is broken.
     """

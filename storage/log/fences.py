@@ -1,13 +1,13 @@
-"""The fencing tokens of a log: which token an append must carry at least, and where that was written.
+"""The fencing tokens of a log: the lowest token that an append must carry, and the offset of its fence.
 
 A token counts from its fence on (`protocol/records/fence.py`). The newest few fences are kept:
 
     truncated       the fences of removed batches are gone, and an older token counts again
-    deleted         a fence outlives its batch: retention and DeleteRecords take the newest one below the log start along
+    deleted         a fence outlives its batch: before old segments are deleted, their fences are saved in a producer snapshot
     late follower   a follower that starts at its leader's log start asks the leader for its fences
 
-If so many fences were written after an offset that the one that counted there is forgotten, the oldest one that is known takes
-its place. That token is higher. It does no harm, because every replica that may be elected has that fence in its log.
+If the fence that counted at an offset was dropped, because FENCES_KEPT newer ones were written, the oldest known one takes its
+place. Its token is higher. This does no harm, because every replica that may be elected has that fence in its log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from strandline.protocol.records.fence import NO_TOKEN
 
 FENCES_KEPT = 16
-"""Tokens are raised when a writer takes over, so that is more than are ever uncommitted at once."""
+"""More fences than are ever uncommitted at once, because a token is raised only when a writer takes over."""
 
 
 class Fence(NamedTuple):

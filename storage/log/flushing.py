@@ -29,7 +29,7 @@ class FlushWork(NamedTuple):
     """The duration in seconds, once `run` is done; empty before."""
 
     def run(self) -> None:
-        """fsync the segments, and measure the time. DiskError."""
+        """fsync the segments, and measure the time. Raises DiskError, except for a file that was deleted meanwhile."""
         started_at = self.stopwatch()
         self._fsync()
         self.took_s.append(self.stopwatch() - started_at)

@@ -142,17 +142,18 @@ class Log(LogState):
         fencing_token: int = NO_TOKEN,
         is_transactional: bool = False,
     ) -> AppendInfo:
-        """Append a producer's batches, all or none: check them, stamp `records` in place, write it. `checked`: see
-        `conversion.prepare`.
+        """Append a producer's batches, all or none: check them, stamp `records` in place, write it. `checked`: the times of
+        batches that `conversion.prepare` has checked.
 
         `expected_offset`: append new batches only if the log end is there; -1: wherever it is. `fencing_token`: append new
         batches only if no append has carried a higher token; if none has carried this one, a fence is written before them.
-        NO_TOKEN: the log's token does not matter. Duplicates are recognised before that: an append that had succeeded is not
-        rejected when it is retried. `is_transactional`: the batches may belong to a transaction, because the caller knows it.
+        NO_TOKEN: the log's token does not matter. Duplicates are recognised before these conditions are checked, so the retry of
+        an append that succeeded is not rejected. `is_transactional`: whether the batches may be marked as transactional.
 
         BrokerError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID,
-        INVALID_TXN_STATE, FENCED_LEADER_EPOCH, and ConditionFailed; DiskError.
+        INVALID_TXN_STATE, UNSUPPORTED_COMPRESSION_TYPE, FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR if the log is offline or
+        damaged, and ConditionFailed. DiskError if the write fails.
         """
         self._check_writable()
         if leader_epoch < self.epochs.latest_epoch:
@@ -220,7 +221,8 @@ class Log(LogState):
 
         Only the batches before the first one with an epoch newer than `max_epoch` are appended, where `max_epoch` is the epoch
         of the fetch request (KAFKA-18723), and at most as many offsets as one segment can hold. Returns None if that leaves no
-        batch. Raises BrokerError if any of them is invalid; then none is appended."""
+        batch. Raises BrokerError CORRUPT_MESSAGE if any of them is invalid (then none is appended), KAFKA_STORAGE_ERROR if the
+        log is offline or damaged, and DiskError."""
         self._check_writable()
         end, start = self.log_end_offset, self.log_start_offset
         is_empty = False
@@ -310,8 +312,8 @@ class Log(LogState):
         return found
 
     def _find_unfenced(self, headers: list[BatchHeader], token: int) -> list[AppendedBatch]:
-        """The earlier appends of these batches, whose token is lower than that of the log. FencedToken if they are new, also if
-        batches before them are missing, which may have been rejected for their token."""
+        """The earlier appends of these batches, whose token is lower than that of the log. FencedToken if they are new. A gap
+        before them is also FencedToken: the missing batches may have been rejected for the same token."""
         try:
             found = self._find_duplicates(headers)
         except BrokerError as e:
@@ -352,7 +354,7 @@ class Log(LogState):
             self.roll(now_ms)
 
     def _draw_roll_jitter(self, segment: Segment) -> int:
-        """Draw the segment's jitter, but only if there is any: a draw that changes nothing would change a seeded run."""
+        """Draw the segment's jitter. Without a configured jitter no number is drawn, because that would change a seeded run."""
         limit = min(self.config.segment_jitter_ms, self.config.segment_ms)
         jitter_ms = self.random.randrange(limit) if limit and self.random is not None else 0
         segment.roll_jitter_ms = jitter_ms
@@ -434,7 +436,7 @@ class Log(LogState):
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest known epoch <= `epoch` and its exclusive end offset; (-1, -1) if `epoch` is newer than all known
-        ones."""
+        epochs. If it is older than all: `epoch` and the start of the oldest known one."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def truncate_to(self, offset: int) -> bool:
@@ -527,8 +529,8 @@ class Log(LogState):
     # -- moving to another directory ------------------------------------------------------------------------------
 
     def take_over(self, other: Log) -> None:
-        """Become what `other` is, whose records this log has: its settings, and the state that cannot be derived from batches.
-        DiskError."""
+        """Take over the settings of `other`, of whose records this log is a complete copy, and the state that it keeps beside the
+        batches. Raises DiskError."""
         self.config, self.producers = other.config, other.producers
         self.log_start_offset, self.high_watermark = other.log_start_offset, other.high_watermark
         self.first_dirty_offset = other.first_dirty_offset

@@ -38,7 +38,7 @@ class LogConfig:
     retention_ms: int = 7 * 24 * 3600 * 1000
     """A segment may be deleted when its newest record is older than this; -1: never for age."""
     retention_bytes: int = -1
-    """The oldest segments may be deleted while the log is larger than this; -1: no limit."""
+    """The oldest segment may be deleted if the segments after it have at least this many bytes; -1: no limit."""
     deletes: bool = True
     """Whether segments that are too old or too many are deleted. Segments below the log start are deleted in any case."""
     compacts: bool = False

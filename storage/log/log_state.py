@@ -78,12 +78,13 @@ class LogState:
         self.unsynced: dict[str, None] = {}
         """Directories and small files that the next flush must fsync before the recovery point may rely on them."""
         self.truncations = 0
+        """Number of truncations so far. A flush on a thread, or a cleaning, compares it to notice one in between."""
         self.lowest_cut: int | None = None
-        """The lowest end that a truncation has left since a copier of the log has reset this to None; -1 if one has dropped the
-        whole log. A copy that is longer has records that this log does not have any more."""
+        """The lowest log end that truncations have left since a copier of the log last reset this to None; -1 if one of them
+        dropped the whole log. A copy that ends above it has records that this log no longer has."""
         self.is_being_moved = False
-        """Whether the log is being copied to another directory. No round of the log cleaner begins then: a copy of segments from
-        before and after a round may lack a tombstone and have what it deletes."""
+        """Whether the log is being copied to another directory. No round of the log cleaner begins then: a copy with segments
+        from before and after a round could lack a tombstone and still hold the value that the tombstone deletes."""
         self.is_being_cleaned = False
         """Whether a round of the log cleaner is under way. Retention waits for its end, because a round whose segments vanish is
         lost: a large log of which segments are deleted often would never be clean."""
@@ -110,7 +111,7 @@ class LogState:
         return sum(segment.size for segment in self.segments)
 
     def segments_with_ends(self) -> Iterator[tuple[Segment, int]]:
-        """Each segment with the offset after its last one."""
+        """Each segment with its exclusive end offset."""
         ends = [segment.base_offset for segment in self.segments[1:]]
         return zip(self.segments, [*ends, self.log_end_offset], strict=True)
 

@@ -161,21 +161,21 @@ class KnownProducer(NamedTuple):
     timestamp: int
     """The batch's max timestamp, in ms."""
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
-    """Of its newest marker; -1 if no marker is known."""
+    """The coordinator epoch of the producer's newest marker; -1 if no marker is known."""
     txn_first_offset: int = NO_TRANSACTION
-    """Of its open transaction; -1 if there is none."""
+    """The first offset of the producer's open transaction; -1 if there is none."""
 
 
 class Standing(NamedTuple):
-    """How a producer of transactions stands in a log. All are -1 if nothing is known of it."""
+    """What a log knows of a transactional producer. All fields are -1 if it knows nothing."""
 
     epoch: int
     last_sequence: int
-    """Of its last batch in this epoch."""
+    """The sequence of the producer's last batch in this epoch."""
     txn_first_offset: int
-    """Of its open transaction."""
+    """The first offset of the producer's open transaction."""
     marker_offset: int
-    """Of its newest marker."""
+    """The offset of the producer's newest marker."""
 
 
 _UNKNOWN = Standing(_NO_EPOCH, -1, NO_TRANSACTION, -1)
@@ -269,15 +269,15 @@ class ProducerStates:
                 yield producer_id, (entry.epoch, entry.marker_offset)
 
     def next_sequence(self, producer_id: int, epoch: int) -> int:
-        """The sequence with which the next batch of a producer without a name continues what is here. For the group coordinator,
-        which writes on behalf of producers that do not count their requests."""
+        """The sequence that the next batch of a producer without a name must have; 0 if the log has no batch of this epoch. For
+        the group coordinator, which writes on behalf of producers that do not count their requests."""
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != epoch or not entry.batches:
             return 0
         return (entry.batches[-1].last_sequence + 1) & MAX_SEQUENCE
 
     def standing(self, producer_id: int) -> Standing:
-        """How a producer without a name stands."""
+        """What the log knows of a producer without a name."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return _UNKNOWN
@@ -343,7 +343,8 @@ class ProducerStates:
         if producer_id >= FIRST_FENCE:
             raise BrokerError(ErrorCode.INVALID_RECORD, f"producer id {producer_id} is that of a fence, which only leaders write")
         if header.attributes & TRANSACTIONAL_MASK:
-            raise BrokerError(ErrorCode.INVALID_RECORD, f"named producer {producer_id} sent a transactional batch; it has none")
+            text = f"named producer {producer_id} sent a transactional batch; named producers have no transactions"
+            raise BrokerError(ErrorCode.INVALID_RECORD, text)
         if not 0 <= first <= last:
             raise BrokerError(ErrorCode.INVALID_RECORD, f"named producer {producer_id}: {first} to {last} are not row numbers")
         family = family_of(producer_id)
@@ -481,8 +482,8 @@ class ProducerStates:
                 self._last_seen[family] = seen
 
     def has_transaction_since(self, time_ms: int) -> bool:
-        """Whether a transaction is open that was open at this time already. It is noticed by `expire`, so perhaps minutes late;
-        the timestamps of its records would not tell."""
+        """Whether a transaction is open that `expire` saw open at or before `time_ms`. `expire` runs every few minutes, so a
+        transaction may be that much older. The timestamps of its records do not show when it began."""
         return any(since <= time_ms and self.transactions.is_ongoing(first) for first, since in self._open_since.items())
 
     def _has_open_end(self, entry: ProducerEntry) -> bool:
@@ -565,8 +566,8 @@ def snapshot_rows(data: bytes) -> list[tuple[int, int, int, int, int, int, int, 
 
 
 def _coordinator_epoch(marker: EndTransactionMarker) -> int:
-    """The coordinator epoch of a marker. That of an operator who does not know it (-1) counts as the first one, so that the state
-    still says that there is a marker (`has_markers`)."""
+    """The coordinator epoch of a marker. -1, from an operator who does not know the epoch, counts as 0, so that `has_markers` is
+    true for this producer."""
     return max(marker.coordinator_epoch, 0)
 
 

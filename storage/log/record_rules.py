@@ -53,8 +53,8 @@ def check_rules(
 
     `times`: those of its records. `data`: its records, if they were decompressed before.
 
-    InvalidRecords, with INVALID_TIMESTAMP or INVALID_RECORD; BrokerError with INVALID_TIMESTAMP if no producer may mark its
-    batch so.
+    InvalidRecords, with INVALID_TIMESTAMP or INVALID_RECORD; BrokerError with INVALID_TIMESTAMP if the batch is marked as
+    LogAppendTime, which no producer may do.
     """
     checks_times = False
     if config.message_timestamp_type == CREATE_TIME:

@@ -5,7 +5,8 @@ recovery point on are scanned (`recovery_scan.py`). Where a batch is damaged, on
 
 - **No valid batch follows**: a torn tail. It is cut off.
 - **Valid batches follow, and according to the checkpoints the offset was neither flushed nor committed**: holes that a lost
-  page cache leaves. The log is cut here, too. This replica alone never acknowledged what follows.
+  page cache leaves. The log is cut here, too, and `LogState.possible_data_loss` is set: with acks=1 a leader may have
+  acknowledged the records that follow.
 - **Valid batches follow, and the offset was flushed or committed**: the disk has damaged old data. Nothing is cut.
   `LogState.corrupt_at` reports it, and the replica must be repaired from another one (S42).
 - **The offset lies below `keep_below`** (the metadata log of a voter): the log is not opened, and its files stay as they are.
@@ -114,8 +115,8 @@ def _restart_empty(log: LogState) -> None:
 
 
 def _remove_leftovers(log: LogState, names: list[str]) -> None:
-    """Remove renamed files on their way out, temporary files, segments that the cleaner has not finished, and indexes without a
-    segment. Files with other names stay."""
+    """Remove files that were renamed for deletion, temporary files, segments that the cleaner has not finished, and indexes
+    without a segment. Files with other names stay."""
     present = set(names)
     for name in names:
         match = _SEGMENT_FILE.match(name)

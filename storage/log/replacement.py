@@ -105,8 +105,8 @@ def finish_replacements(log: LogState, names: list[str]) -> list[str]:
 
 
 def _finish(log: LogState, base: int, present: list[int]) -> None:
-    """Give the new segment its place. It was durable before it got its name; a disk that has lost it nevertheless must not take
-    the old segments along while all of them are there."""
+    """Put the new segment in the place of the old ones. It was durable before its rename to `.swap`. If it is damaged or empty
+    nevertheless, and the old segments are still there, it is removed and they stay."""
     files, swap = log.files, join(log.dir, file_name(base, LOG_SUFFIX)) + SWAP_SUFFIX
     end = _end_of(files, log.dir, base)
     if end is None and base in present:

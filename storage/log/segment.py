@@ -49,7 +49,7 @@ def unexpected(found: int, expected: int) -> str:
     if found < expected:
         return f"offset {found} where {expected} was expected"
     return (
-        f"offsets {expected} to {found - 1} are missing; in a log that was copied from Apache Kafka this is no damage, because "
+        f"offsets {expected} to {found - 1} are missing; in a log that was copied from Apache Kafka this is not damage, because "
         "its cleaner leaves such gaps, but a broker cannot serve them"
     )
 
@@ -133,8 +133,8 @@ class Segment:
         self.max_timestamp_offset = base_offset
         """The last offset of the first batch with `max_timestamp`."""
         self.roll_jitter_ms: int | None = None
-        """By how much the segment ends before `segment.ms`. The log draws it once, when it first asks whether the segment has
-        ended: by then it knows the settings of the topic."""
+        """How much earlier than `segment.ms` the segment ends, in ms. The log draws it at the first append after which it checks
+        the segment's age, because it knows the topic's settings by then. None before that."""
         self.is_indexed_in_part = False
         """A batch could not be read when the indexes were built, so batches after it may have newer timestamps than
         `max_timestamp`."""

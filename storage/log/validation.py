@@ -107,8 +107,8 @@ def check_batch(
 
 
 def _check_attributes(attributes: int, accept_control: bool) -> None:
-    """Refuse attributes that no producer may set, and unknown codecs. `Log.append_as_leader` checks who may write transactional
-    batches."""
+    """Refuse attributes that no producer may set, and unknown codecs. `Log.append_as_leader` checks whether the batch may be
+    transactional."""
     check_codec(attributes & COMPRESSION_MASK)
     if attributes & CONTROL_MASK and not accept_control:
         raise BrokerError(ErrorCode.INVALID_RECORD, "a client cannot write control batches")
@@ -148,7 +148,7 @@ def check_fetched(
 
 
 def for_one_segment(headers: list[BatchHeader]) -> list[BatchHeader]:
-    """The first of these consecutive batches: as many as one segment can hold. More than that span only fillers (`filler.py`)."""
+    """The first of these consecutive batches: as many as one segment can hold. Only fillers (`filler.py`) span more offsets."""
     if not headers or headers[-1].last_offset - headers[0].base_offset <= MAX_RELATIVE_OFFSET:
         return headers
     return [header for header in headers if header.last_offset - headers[0].base_offset <= MAX_RELATIVE_OFFSET]
