@@ -92,7 +92,6 @@ class PartitionQueue:
         "first_batch_acknowledged",
         "idempotent",
         "in_flight",
-        "in_flight_max",
         "known_producer_id",
         "named",
         "next_index",
@@ -117,7 +116,6 @@ class PartitionQueue:
         idempotent: bool,
         named: bool = False,
         transactional: bool = False,
-        in_flight_max: int = IN_FLIGHT_MAX,
         compression: Compression | None = None,
     ) -> None:
         self.topic = topic
@@ -130,7 +128,6 @@ class PartitionQueue:
         self.failed: DeliveryFailed | None = None
         """Why a named producer cannot write a row to this partition until `resume`."""
         self._compression = compression
-        self.in_flight_max = min(in_flight_max, IN_FLIGHT_MAX)
         self.open: Batch | None = None
         """The batch that takes records: the last in order, never sent before."""
         self.ready: deque[Batch] = deque()
@@ -223,7 +220,7 @@ class PartitionQueue:
         `partial`: the open batch may be sent as it is."""
         if now < self.retry_at or (self.state is not _SENDING and not self.maybe_recover()):
             return None
-        in_flight_max = self.in_flight_max if self.first_batch_acknowledged else 1
+        in_flight_max = IN_FLIGHT_MAX if self.first_batch_acknowledged else 1
         end = self.in_flight[0].index_in_epoch + in_flight_max if self.in_flight else self.next_index + 1
         for batch in self.in_flight:
             if batch.state is not _IN_FLIGHT:

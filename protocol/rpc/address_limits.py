@@ -19,15 +19,14 @@ WINDOW_S = 11.0
 class CreationRate:
     """The rate at which new connections are served: at least one per second."""
 
-    __slots__ = ("_bucket", "window_s")
+    __slots__ = ("_bucket",)
 
-    def __init__(self, rate: float, now: float, window_s: float = WINDOW_S) -> None:
-        self._bucket = TokenBucket(rate, now, burst_s=window_s, first_s=1.0, debt_s=window_s)
-        self.window_s = window_s
+    def __init__(self, rate: float, now: float) -> None:
+        self._bucket = TokenBucket(rate, now, burst_s=WINDOW_S, first_s=1.0, debt_s=WINDOW_S)
 
     def wait_s(self, now: float) -> float | None:
         """How long a connection that is made now has to wait; None: it must be refused, because too many wait already."""
-        if self._bucket.wait_s(now) >= self.window_s - 1 / self._bucket.rate:
+        if self._bucket.wait_s(now) >= WINDOW_S - 1 / self._bucket.rate:
             return None
         self._bucket.spend(1.0, now)
         return self._bucket.wait_s(now)
@@ -40,14 +39,13 @@ class CreationRate:
 class AddressLimits:
     """The connections of a node by address."""
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
+    def __init__(self) -> None:
         self.per_address_max = UNLIMITED
         self.overrides: Mapping[str, int] = {}
         """Address -> its own limit."""
         self.refused = 0
         """Connections that were closed because of their address."""
         self.delayed = 0
-        self._window_s = window_s
         self._counts: dict[str, int] = {}
         self._rate_of: Callable[[str], float | None] | None = None
         self._rates: dict[str, CreationRate] = {}
@@ -82,7 +80,7 @@ class AddressLimits:
         if rate is None:
             return None
         if host not in self._rates:
-            self._rates[host] = CreationRate(max(rate, 1.0), now, self._window_s)
+            self._rates[host] = CreationRate(max(rate, 1.0), now)
         return self._rates[host]
 
     def on_made(self, host: str) -> None:

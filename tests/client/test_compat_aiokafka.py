@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 from collections.abc import AsyncIterator
 from typing import Any
@@ -161,9 +162,15 @@ def test_errors_of_security_are_aiokafkas(error: ours.ClientError, kind: type[Ex
 
 
 async def test_options_that_the_brokers_decide_have_no_effect() -> None:
-    AIOKafkaConsumer(
-        group_id="g", session_timeout_ms=6_000, heartbeat_interval_ms=500, consumer_timeout_ms=1, rebalance_timeout_ms=7
-    )
+    """The brokers' configuration has the times of a group of the newer protocol."""
+    given = AIOKafkaConsumer(group_id="g", session_timeout_ms=6_000, heartbeat_interval_ms=500, consumer_timeout_ms=1)
+    options, defaults = (dataclasses.asdict(each._reader.options) for each in (given, AIOKafkaConsumer(group_id="g")))
+    own = {"on_state_change"}
+    assert {name: options[name] for name in options.keys() - own} == {name: defaults[name] for name in defaults.keys() - own}
+
+
+async def test_rebalance_timeout_is_that_of_the_member() -> None:
+    assert AIOKafkaConsumer(group_id="g", rebalance_timeout_ms=7)._reader.options.rebalance_timeout_ms == 7
 
 
 async def test_deprecated_options_warn() -> None:

@@ -1520,8 +1520,8 @@ _room(
     (
         "G177",
         "PartitionQueue.take",
-        "self.in_flight_max if self.first_batch_acknowledged else 1",
-        "self.in_flight_max",
+        "IN_FLIGHT_MAX if self.first_batch_acknowledged else 1",
+        "IN_FLIGHT_MAX",
         "a producer sends five batches before the broker has acknowledged its first one",
     ),
     (
