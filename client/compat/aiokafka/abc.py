@@ -10,30 +10,31 @@ from strandline.client.consumer.records import TopicPartition
 
 
 class ConsumerRebalanceListener(abc.ABC):
-    """What a program wants to do when its partitions change. Both methods may be plain functions or coroutines.
+    """A program's callbacks for rebalances. Both methods may be plain functions or coroutine functions.
 
-    As with aiokafka, a rebalance calls `on_partitions_revoked` with all partitions that the consumer had, and then
-    `on_partitions_assigned` with all that it has. The partitions that stay are read on all the same.
+    As in aiokafka, a rebalance calls `on_partitions_revoked` with all partitions that the consumer had, and then
+    `on_partitions_assigned` with all that it has. Unlike in aiokafka, partitions that stay with the consumer are still read
+    during the rebalance.
 
-    A listener that has a method `on_partitions_lost`, too, is called as in Kafka's Java client: with the partitions that come, go
-    or were lost, and not with those that stay."""
+    A listener that also has a method `on_partitions_lost` is called as in Kafka's Java client: only with the partitions that
+    were assigned, revoked or lost."""
 
     @abc.abstractmethod
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> Awaitable[None] | None:
-        """The partitions that the consumer had, before the rebalance. Their records are finished, and no more are returned until
-        the call has ended. Not called by `stop`."""
+        """Called with the partitions that the consumer had before the rebalance. Their records are finished, and no more are
+        returned until the call has ended. `stop` does not call it."""
 
     @abc.abstractmethod
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> Awaitable[None] | None:
-        """The partitions that the consumer has, after the rebalance, and before their records are returned."""
+        """Called with the partitions that the consumer has after the rebalance, before records of new ones are returned."""
 
 
 class AbstractTokenProvider(abc.ABC):
-    """Provides tokens for SASL/OAUTHBEARER, which is not supported yet. The class exists so that programs can be imported."""
+    """Provides the tokens of SASL/OAUTHBEARER: the base class of the option `sasl_oauth_token_provider`."""
 
     @abc.abstractmethod
     async def token(self) -> str:
-        """A token."""
+        """The token of the next authentication."""
 
     def extensions(self) -> Mapping[str, Any]:
         """Further values of the first request."""

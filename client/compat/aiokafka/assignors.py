@@ -10,7 +10,7 @@ class AbstractPartitionAssignor:
 
 
 class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
-    """Spreads partitions evenly: the coordinator's `uniform`, which also keeps where they are."""
+    """Spreads partitions evenly: the coordinator's `uniform`, which also moves as few of them as possible."""
 
     name = "roundrobin"
 
@@ -22,7 +22,7 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
 
 
 class StickyPartitionAssignor(AbstractPartitionAssignor):
-    """Keeps partitions where they are: the coordinator's `uniform`."""
+    """Moves as few partitions as possible: the coordinator's `uniform`."""
 
     name = "sticky"
 

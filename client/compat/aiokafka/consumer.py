@@ -30,8 +30,8 @@ from strandline.protocol.errors import StrandlineError
 
 T = TypeVar("T")
 FIRST_ASSIGNMENT_S = 5.0
-"""`start` waits so long for the first partitions. A member that gets none, because there are more members than partitions,
-cannot be told from one that gets them later."""
+"""How long `start` waits for the first partitions. A member that gets none, because there are more members than partitions,
+cannot be distinguished from one that gets its partitions later."""
 
 
 class AIOKafkaConsumer:
@@ -105,7 +105,7 @@ class AIOKafkaConsumer:
         """The look-up of those partitions, until its outcome was taken."""
         self._seeks: dict[TopicPartition, int] = {}
         self._pauses: dict[TopicPartition, None] = {}
-        """What was called before the look-up had ended."""
+        """Seeks and pauses that were called before the look-up ended; they are applied then."""
         self._is_subscribed = False
         self._pattern: re.Pattern[str] | None = None
         """Without a group, the subscribed topics are those that match."""
@@ -133,7 +133,7 @@ class AIOKafkaConsumer:
         except StrandlineError as e:
             await self.stop()
             raise translated(e, closed=ConsumerStoppedError) from e
-        except BaseException:  # Cancelled. `async with` does not stop what it has not started, and it would stay in its group.
+        except BaseException:  # Cancelled. `async with` does not call `__aexit__` then, and the member would stay in its group.
             await self.stop()
             raise
         if self._pattern is not None:
@@ -226,7 +226,8 @@ class AIOKafkaConsumer:
         raise translated(error, closed=ConsumerStoppedError, position=position) from error
 
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The partitions. TypeError for what is none; IllegalStateError for one that is not assigned."""
+        """The partitions as a list. TypeError for an item that is no TopicPartition; IllegalStateError for a partition that is
+        not assigned."""
         listed = list(partitions)
         for tp in listed:
             if not isinstance(tp, TopicPartition):
@@ -405,7 +406,7 @@ class AIOKafkaConsumer:
         return records
 
     async def _read(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """A call that returns records. Errors of a listener are logged, and do not end it."""
+        """Run a call that returns records. It goes on after an error of a rebalance listener, which was logged."""
         while True:
             try:
                 await self._ready()
@@ -445,17 +446,18 @@ class AIOKafkaConsumer:
         return await self._do(lambda: self._reader.position(partition))
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """The offset after the last record that consumers may read; None before the first fetch."""
+        """The partition's high watermark in the newest fetch response; None before the first one."""
         self._check_assigned([partition])
         return None if self._is_assigning else self._reader.highwater(partition)
 
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
-        """With `isolation_level="read_committed"`, what `highwater` returns: the end of what this consumer may read, which is
-        before the first open transaction. Otherwise -1."""
+        """With `isolation_level="read_committed"`, the high watermark, as `highwater`: the consumer cannot read up to it while a
+        transaction is open. (aiokafka returns the last stable offset.) Otherwise -1."""
         return self.highwater(partition) if self._isolation_level == "read_committed" else -1
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
-        """When a fetch was answered last (milliseconds since 1970); None before the first fetch of this partition."""
+        """When the last fetch response of any partition arrived (milliseconds since 1970); None before the first one that has
+        this partition. IllegalStateError if the partition is not assigned."""
         return None if self.highwater(partition) is None else self._reader.last_fetch_ms()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:

@@ -1,7 +1,7 @@
 """The exceptions of aiokafka 0.14, and which of them an error of this client becomes.
 
-Names, numbers, and what derives from what are aiokafka's, so that `except` clauses go on working. Texts and flags are those of
-our table of error codes. An exception that stands for an error of this client has that as its `__cause__`, with all its facts.
+Names, numbers and base classes are aiokafka's, so that `except` clauses still work. Texts and flags are those of our table of
+error codes. An exception that stands for an error of this client has that error as its `__cause__`, with all its fields.
 """
 
 from __future__ import annotations
@@ -475,7 +475,7 @@ CoordinatorNotAvailableError = GroupCoordinatorNotAvailableError
 NotCoordinatorError = NotCoordinatorForGroupError
 
 kafka_errors: dict[int, type[BrokerResponseError]] = {kind.errno: kind for kind in BrokerResponseError.__subclasses__()}
-"""By code."""
+"""Error code -> exception."""
 
 
 def for_code(error_code: int) -> type[BrokerResponseError]:
@@ -496,12 +496,12 @@ _BY_KIND: tuple[tuple[type[StrandlineError], type[Exception]], ...] = (
     (errors.CommitFailed, CommitFailedError),
     (errors.UsageError, IllegalArgumentError),
 )
-"""The first row that fits counts."""
+"""Class of an error of this client -> aiokafka's exception for it. The first row whose class matches applies."""
 
 
 def translated(error: StrandlineError, *, closed: type[Exception] = ProducerClosed, position: int = -1) -> Exception:
-    """The exception of aiokafka for an error of this client, which becomes its cause. `closed`: for a client that was stopped.
-    `position`: of the partition that cannot be read."""
+    """The exception of aiokafka for an error of this client, which becomes its `__cause__`. `closed`: the exception for
+    ClientClosed. `position`: that of the partition that the error is about; -1 if it has none."""
     found = _translated(error, closed, position)
     found.__cause__ = error
     return found

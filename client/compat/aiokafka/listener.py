@@ -1,9 +1,10 @@
-"""How a `ConsumerRebalanceListener` learns of a rebalance.
+"""Calls a `ConsumerRebalanceListener` as aiokafka does.
 
-aiokafka's rebalances stop everything: a listener gets all partitions that the consumer had, and then all that it has, and
-programs rely on that (they save all state in the one call, and load all of it in the other). Here only what moves stops. So
-both calls are made for each change, with complete sets, while the partitions that stay are read on. A listener with a method
-`on_partitions_lost` knows incremental rebalances, and gets what moves (abc.py).
+A rebalance of aiokafka stops all partitions: the listener gets all that the consumer had, and then all that it has. Programs
+rely on that (they save all state in the first call, and load all of it in the second one). Here a rebalance stops only the
+partitions that move. So both methods are called for each change, with complete sets (`on_partitions_revoked` alone if the
+partitions were lost), while the other partitions are still read. A listener with a method `on_partitions_lost` is written for
+incremental rebalances, and gets only the partitions that move (abc.py).
 
 As in aiokafka, an error of a listener is logged and does not end the rebalance, and `stop` calls no listener.
 """
@@ -23,14 +24,14 @@ logger = get_logger(__name__)
 
 
 class ListenerCalls:
-    """The callbacks for `Consumer.subscribe`. `assignment`: the partitions that the consumer has now."""
+    """The callbacks for `Consumer.subscribe`. `assignment` returns the partitions that the consumer has now."""
 
     def __init__(self, listener: ConsumerRebalanceListener, assignment: Callable[[], set[TopicPartition]]) -> None:
         self._listener = listener
         self._assignment = assignment
         self._is_incremental = hasattr(listener, "on_partitions_lost")
-        self._told: set[TopicPartition] = set()
-        """What the listener takes for the consumer's partitions."""
+        self._announced: set[TopicPartition] = set()
+        """The partitions that the next call of `on_partitions_revoked` gets."""
         self.is_stopping = False
 
     def callbacks(self) -> dict[str, RebalanceCallback]:
@@ -41,7 +42,7 @@ class ListenerCalls:
         if self._is_incremental:
             await self._call("on_partitions_assigned", set(partitions))
         else:
-            await self._change(self._told | set(partitions))
+            await self._change(self._announced | set(partitions))
 
     async def _on_revoked(self, partitions: list[TopicPartition]) -> None:
         if self.is_stopping:
@@ -49,17 +50,17 @@ class ListenerCalls:
         if self._is_incremental:
             await self._call("on_partitions_revoked", set(partitions))
         else:
-            await self._change(self._told - set(partitions))
+            await self._change(self._announced - set(partitions))
 
     async def _on_lost(self, partitions: list[TopicPartition]) -> None:
         if self._is_incremental:
             await self._call("on_partitions_lost", set(partitions))
         else:
-            await self._call("on_partitions_revoked", self._told)
-            self._told = self._told - set(partitions)
+            await self._call("on_partitions_revoked", self._announced)
+            self._announced = self._announced - set(partitions)
 
     async def _change(self, to: set[TopicPartition]) -> None:
-        before, self._told = self._told, to
+        before, self._announced = self._announced, to
         await self._call("on_partitions_revoked", before)
         await self._call("on_partitions_assigned", to)
 

@@ -1,8 +1,7 @@
 """The options of aiokafka 0.14 as options of this client.
 
-Three things may happen to an option: it has a counterpart (`_SAME`, or code below), it is ignored because the cluster or the
-protocol decides what it decided (`IGNORED`), or it asks for something that does not exist here, and then the error names it and
-an alternative."""
+An option is mapped to its counterpart (the functions below, and `_SAME` in consumer.py), ignored because the brokers decide
+the value or it has nothing to configure here (`IGNORED`), or rejected with an error that names an alternative."""
 
 from __future__ import annotations
 
@@ -26,15 +25,15 @@ IGNORED: Mapping[str, str] = {
     "sasl_kerberos_service_name": "there is no Kerberos",
     "sasl_kerberos_domain_name": "there is no Kerberos",
 }
-"""Accepted without an effect, and why."""
+"""Options that have no effect -> why."""
 
 ASSIGNORS: Mapping[str, str] = {"range": "range", "roundrobin": "uniform", "sticky": "uniform", "cooperative-sticky": "uniform"}
-"""By name of a client's assignor, the coordinator's assignor that does the same, or better."""
+"""Name of an assignor of aiokafka -> the coordinator's assignor that takes its place."""
 
 
 def security(given: Mapping[str, Any]) -> dict[str, Any]:
-    """How to connect. As in aiokafka, what the protocol does not need is ignored, and what it needs and was not given is a
-    ValueError. UnsupportedByStrandline for a mechanism that does not exist here."""
+    """The security options of the client. As in aiokafka, options that `security_protocol` does not need are ignored, and a
+    missing one that it needs is a ValueError. UnsupportedByStrandline for an unknown SASL mechanism."""
     protocol, mechanism = given.get("security_protocol", "PLAINTEXT"), given.get("sasl_mechanism", "PLAIN")
     if protocol not in PROTOCOLS:
         raise ValueError(f"`security_protocol` should be {', '.join(PROTOCOLS)}, not {protocol!r}")
@@ -59,8 +58,8 @@ def _sasl(given: Mapping[str, Any], mechanism: str) -> dict[str, Any]:
 
 
 def check_loop(loop: asyncio.AbstractEventLoop | None, api_version: str | None) -> None:
-    """Warn of options that aiokafka has deprecated. RuntimeError if no event loop runs: as in aiokafka, clients are made in
-    one."""
+    """Warn of options that aiokafka has deprecated. RuntimeError if no event loop runs: as in aiokafka, a client is constructed
+    within one."""
     if loop is not None:
         warnings.warn("the option `loop` has no effect: the running event loop is used", DeprecationWarning, stacklevel=3)
     if api_version is not None:

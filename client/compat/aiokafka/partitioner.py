@@ -9,8 +9,8 @@ from strandline.protocol.doors import real_doors
 
 
 class DefaultPartitioner:
-    """As an option of the producer, it selects this client's own partitioner: the same for keys, and records without a key fill
-    one batch after another. A program may call it."""
+    """The partitioner of aiokafka, for programs that call it. As the option `partitioner` of the producer it selects this
+    client's own one instead, which chooses the same partition for a key, and is sticky for records without a key (KIP-480)."""
 
     def __init__(self) -> None:
         self._random = real_doors().random

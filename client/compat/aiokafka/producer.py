@@ -1,9 +1,9 @@
 """`AIOKafkaProducer` of aiokafka 0.14, on top of `Producer`.
 
-What differs on purpose: without `acks` and `enable_idempotence` it is this client's default, `acks="all"` and idempotent, so
-that no acknowledged record is lost and none is written twice. aiokafka's is `acks=1` without idempotence; give both to get
-that. A record that nobody acknowledges fails after `request_timeout_ms`, or in an idempotent producer after two minutes
-(aiokafka: never, which is how its `stop` may hang while the brokers are down, #1101)."""
+What differs on purpose: without `acks` and `enable_idempotence` the producer has this client's defaults, `acks="all"` and
+idempotence, so that no acknowledged record is lost and none is written twice. For aiokafka's defaults set `acks=1` and
+`enable_idempotence=False`. A record that is not acknowledged fails after `request_timeout_ms`, or in an idempotent producer
+after two minutes (in aiokafka never, so that its `stop` may hang while the brokers are down, #1101)."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class AIOKafkaProducer:
             raise translated(e) from e
 
     async def stop(self) -> None:
-        """Deliver the waiting records, then close. It always returns: after the time that a record may take, or a second if an
-        exception is being handled. Records that were not delivered have their error in their futures, and are logged."""
+        """Deliver the waiting records, then close. It waits at most as long as a record may take (see the module), or a second if
+        an exception is being handled. The futures of records that were not delivered raise their errors, which are logged."""
         if not self._closed:
             self._closed = True
             await self._producer.stop()
@@ -182,10 +182,10 @@ class AIOKafkaProducer:
         return BatchBuilder(self._max_batch_size, self._key_serializer, self._value_serializer)
 
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> asyncio.Future[RecordMetadata]:
-        """Hand over the records of a batch; the future has the metadata of the first one. No record can be added any more.
+        """Hand over the records of a batch, and close it; the future has the metadata of the first record.
 
-        The records are in the log side by side only if nothing else is sent to the partition meanwhile, and in more than one
-        batch of the log if their timestamps or sizes ask for it."""
+        The records have consecutive offsets only if nothing else is sent to the partition meanwhile. They may be in several
+        batches of the log, because of their timestamps or sizes. AssertionError if the batch is empty."""
         self._check_in_transaction()
         batch.close()
         receipts: list[originals.Receipt] = []
@@ -235,8 +235,8 @@ class AIOKafkaProducer:
         await _translating(self._producer.abort_transaction())
 
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_id: str) -> None:
-        """Commit these offsets of a group with the transaction. As in aiokafka, the coordinator cannot see whether the consumer
-        still has the partitions; `Producer.send_offsets_to_transaction` takes the consumer for that."""
+        """Commit these offsets of a group with the transaction. As in aiokafka, the request names no member, so the coordinator
+        cannot check that the consumer still has the partitions (KIP-447); `Producer.send_offsets_to_transaction` can."""
         self._check_transactional()
         if not group_id or not isinstance(group_id, str):
             raise ValueError(f"group_id is a text, not {group_id!r}")

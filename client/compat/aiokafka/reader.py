@@ -1,5 +1,5 @@
-"""The client for asyncio, as `AIOKafkaConsumer` needs it: aiokafka's records, topics that join a subscription, and a few looks
-inside."""
+"""`Consumer` with what `AIOKafkaConsumer` needs beyond it: aiokafka's records, topics added to a subscription, and access to
+metadata and positions without an `await`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class Reader(Consumer):
         return -1 if state is None else state.position
 
     def last_fetch_ms(self) -> int | None:
-        """When the last response to a fetch came, in milliseconds since 1970; None before the first."""
+        """When the last fetch response of any partition arrived, in milliseconds since 1970; before the first one, when the
+        consumer was started; None before that."""
         if self._fetcher is None or self._fetcher.last_fetch_at <= 0:
             return None
         age_s = asyncio.get_running_loop().time() - self._fetcher.last_fetch_at

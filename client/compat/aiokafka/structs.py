@@ -34,7 +34,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset, and a text of the program's."""
+    """A committed offset, and the text that the program committed with it."""
 
     offset: int
     metadata: str
@@ -75,7 +75,7 @@ class ConsumerRecord(Generic[KT, VT]):
     serialized_value_size: int
     headers: Sequence[tuple[str, Any]]
     leader_epoch: int = field(default=-1, repr=False, compare=False)
-    """Of the leader that appended it. aiokafka has no such field; it is the last one, and has a default."""
+    """The epoch of the leader that appended the record. aiokafka has no such field, so it is the last one and has a default."""
 
 
 __all__ = [

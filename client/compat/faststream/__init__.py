@@ -2,13 +2,13 @@
 
     from strandline.compat.faststream import KafkaBroker     # instead of: from faststream.kafka import KafkaBroker
 
-`faststream.kafka` stands on aiokafka, and this client has aiokafka's interface (`strandline.compat.aiokafka`). So there is no
-broker of its own here: FastStream's subscribers, publishers, routers, middlewares, acknowledgements and test broker are used as
-they are, and only the clients below them are others. FastStream and aiokafka have to be installed (`pip install
-"faststream[kafka]"`); aiokafka makes no connection.
+`faststream.kafka` uses aiokafka, and this client has aiokafka's interface (`strandline.compat.aiokafka`). So FastStream's
+subscribers, publishers, routers, middlewares, acknowledgements and test broker are used unchanged, and only the clients below
+them are replaced. FastStream and aiokafka have to be installed (`pip install "faststream[kafka]"`); aiokafka opens no
+connection.
 
-broker.py      KafkaBroker: makes the clients
-consumer.py    the consumer, with what FastStream takes from aiokafka's besides its interface
+broker.py      KafkaBroker: constructs the clients
+consumer.py    the consumer, with what FastStream uses of aiokafka's consumer besides its public interface
 """
 
 from strandline.client.compat.faststream.broker import KafkaBroker

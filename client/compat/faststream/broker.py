@@ -1,8 +1,8 @@
 """FastStream's `KafkaBroker` with this client's producer, consumers and admin client.
 
-What differs: without `acks` and with FastStream's default `enable_idempotence=False`, the producer is this client's default,
-`acks="all"` and idempotent; `acks=1` gives aiokafka's. Errors of `publish` are those of `strandline.compat.aiokafka.errors`.
-Transactions are refused by their option (UnsupportedByStrandline); FastStream itself has no call that begins one."""
+What differs: without `acks` and with FastStream's default `enable_idempotence=False`, the producer has this client's defaults,
+`acks="all"` and idempotence; `acks=1` gives aiokafka's. Errors of `publish` are those of `strandline.compat.aiokafka.errors`.
+The option `transactional_id` raises UnsupportedByStrandline: FastStream has no call that begins a transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KafkaBroker(faststream.kafka.KafkaBroker):
     """`faststream.kafka.KafkaBroker` for a Strandline cluster; the arguments are the same."""
 
     async def _connect(self) -> Callable[..., FastStreamConsumer]:
-        """Start the producer and the admin client, unless the broker is `consumer_only`. Returns what makes a consumer."""
+        """Start the producer and the admin client, unless the broker is `consumer_only`. Returns the factory of consumers."""
         config, options = self.config.broker_config, dict(self._connection_kwargs)
         if not config.consumer_only:
             await config.producer.connect(
@@ -53,7 +53,7 @@ def _producer_options(options: dict[str, Any]) -> dict[str, Any]:
     if given.get("transactional_id") is not None:
         name = given["transactional_id"]
         raise UnsupportedByStrandline(f"option transactional_id={name!r} is not supported: FastStream begins no transactions")
-    if given.get("acks") not in (0, 1, -1, "all"):  # A mark of aiokafka's for "not given".
+    if given.get("acks") not in (0, 1, -1, "all"):  # aiokafka's sentinel for "not given".
         given["acks"] = None
         given["enable_idempotence"] = given.get("enable_idempotence") or None
     if isinstance(given.get("partitioner"), DefaultPartitioner):
@@ -62,8 +62,8 @@ def _producer_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 CLUSTER_DEFAULT = -1
-"""Instead of one replica, FastStream's default for a topic that a subscriber only names: a topic that has one by accident loses
-its records with a disk, whatever `acks` is."""
+"""Selects the cluster's `default.replication.factor`. It replaces FastStream's default of one replica for a topic that a
+subscriber only names: with a single replica, one lost disk loses acknowledged records, whatever `acks` is."""
 
 
 class Topics(AdminService):

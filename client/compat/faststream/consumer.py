@@ -1,5 +1,6 @@
-"""`AIOKafkaConsumer` as FastStream needs it. It looks at more than aiokafka's interface: it catches aiokafka's own exceptions,
-hands over aiokafka's own `TopicPartition` and listeners, sets an attribute of a record, and logs two private attributes."""
+"""`AIOKafkaConsumer` as FastStream needs it. FastStream uses more than aiokafka's public interface: it catches aiokafka's own
+exceptions, passes aiokafka's own `TopicPartition` and listeners, sets an attribute of a record, and logs two private
+attributes."""
 
 from __future__ import annotations
 
@@ -56,17 +57,17 @@ class FastStreamConsumer(AIOKafkaConsumer):
 
     @property
     def _coordinator(self) -> SimpleNamespace:
-        """What FastStream logs of the group."""
+        """FastStream logs `_coordinator.member_id`."""
         return SimpleNamespace(member_id=self.health().get("group", {}).get("member_id", ""))
 
     @property
     def _subscription(self) -> SimpleNamespace:
-        """What FastStream logs of the topics."""
+        """FastStream logs `_subscription.topics`."""
         return SimpleNamespace(topics=sorted(self.subscription()))
 
 
 async def _as_aiokafkas(call: Awaitable[T]) -> T:
-    """The result of a call. Its errors are aiokafka's own classes of the same name, which FastStream catches."""
+    """The result of a call. Raises its errors as aiokafka's own classes of the same name, because FastStream catches those."""
     try:
         return await call
     except (KafkaError, ConsumerStoppedError) as e:
