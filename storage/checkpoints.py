@@ -28,8 +28,9 @@
     .kafka_cleanshutdown (per data directory, only while no process runs on it)
         {"version":0,"brokerEpoch":17}
 
-A `decode` returns None for a file that is empty, half written, or of an unknown version. The caller decides whether the file is
-rebuilt (if it can be derived from the batches) or the process does not start (if it cannot).
+A `decode` returns None for a file that is empty, half written, or of an unknown version, and its caller treats the file as
+missing or damaged. Only `MetaProperties.decode` raises UsageError, so that the process does not start: no other file contains the
+owner of the directory.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ memory that distinguishes the page cache from the platter. Both keep these rules
 - **An append is complete or absent.** If a write fails half-way, the written part is cut off again. `File.size` never covers a
   part of an append.
 - **Nothing is durable before an fsync**: `File.fsync` for a file's bytes, `Files.fsync_dir` of its directory for its name.
-- **Every failure is a `DiskError`** with path, operation and errno. A full disk, a broken sector or a read-only mount is no bug
-  of this program; it takes a log directory offline.
+- **Every failure is a `DiskError`** with path, operation and errno. A full disk, a broken sector or a read-only mount is not a
+  bug of this program; it takes a log directory offline.
 
 Paths are strings with `/`.
 """
@@ -54,7 +54,7 @@ class ColdRead(StrandlineError):
         super().__init__(f"{size} bytes at {position} of {path} are not in the page cache")
 
     def warm(self) -> None:
-        """Read the bytes into the page cache. DiskError."""
+        """Read the bytes into the page cache. Raises DiskError."""
         self._files.warm(self.path, self.size, self.position)
 
 

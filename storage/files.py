@@ -380,7 +380,7 @@ class RealFiles(Files):
         if len(paths) < _FSYNC_THREADS:
             super().fsync_paths(paths)
             return
-        # The file system makes what several threads ask for durable with one write of its journal.
+        # The file system combines the fsyncs of several threads into one write of its journal.
         with ThreadPoolExecutor(_FSYNC_THREADS, thread_name_prefix="fsync") as pool:
             for _ in pool.map(self.fsync_path, paths):
                 pass

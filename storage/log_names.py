@@ -17,7 +17,8 @@ def log_name(topic: str, partition: int) -> str:
     name = f"{topic}-{partition}"
     match = _LOG_NAME.match(name)
     if match is None or topic in (".", "..") or not 0 <= partition <= _MAX_PARTITION:
-        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic!r}, partition {partition} is no valid name of a log")
+        text = f"topic {topic!r}, partition {partition} is not a valid name of a log"
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
     return name
 
 

@@ -21,7 +21,7 @@ class LogMetrics:
         """Duration in seconds of a flush of one log, of its closed segments or of all."""
         self.truncations = 0
         self.truncated_records = 0
-        """Truncated offsets, strictly speaking."""
+        """Number of offsets that truncations have removed. It includes offsets that have no record."""
         self.corrupt_ranges = 0
         """How many damaged ranges were found."""
 

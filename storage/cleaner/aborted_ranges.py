@@ -1,4 +1,4 @@
-"""The offsets of aborted transactions, which tell the cleaner whose records count as removed. Pure."""
+"""The offsets of aborted transactions. The cleaner removes the records of these transactions. Pure."""
 
 from __future__ import annotations
 

@@ -10,10 +10,9 @@ horizon of its batch has passed, so that every consumer that is at most that lat
 If the pass that built the map has marked the records of a batch, the marks tell which ones are superseded, and the keys are not
 read again.
 
-A changed batch keeps base offset, last offset, producer and sequences, so that nothing else about it changes. The encoded
-records are copied as they are. Everything above the offsets of the map stays untouched. Of the control batches, only the older
-fences (`protocol/records/fence.py`) are removed here; `marker_cleaning.py` has the markers. The records of aborted transactions
-are removed whatever their keys are.
+A changed batch keeps its base offset, last offset, producer and sequences. The encoded records are copied as they are. Everything
+above the offsets of the map stays untouched. Of the control batches, only the older fences (`protocol/records/fence.py`) are
+removed here; `marker_cleaning.py` removes markers. The records of aborted transactions are removed whatever their keys are.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class Rules(NamedTuple):
     now_ms: int
     delete_retention_ms: int
     last_batches: Collection[tuple[int, int]]
-    """(producer id, last offset) of the last batch of each active producer, and of the newest fences. It stays, even empty, for
-    its sequence numbers."""
+    """(producer id, last offset) of the last batch of each active producer, and of the newest fences. Such a batch stays, if need
+    be without records, because the log needs its sequence numbers."""
 
 
 class CleanedBatch(NamedTuple):

@@ -5,7 +5,7 @@
     0                    first_dirty                     end
 
 Below the last stable offset (LSO), the end of every transaction is decided. The records of an aborted one supersede no other
-record, and are removed at once. Their markers go later than the last record does (`marker_cleaning.py`).
+record, and are removed at once. Its marker is removed by a later cleaning (`marker_cleaning.py`).
 
 `plan` takes a snapshot of the log on the event loop. `build_map` and `SegmentGroup.rewrite` read and write files only, so they
 may run on a thread with a `Files` of its own; they are generators that yield the number of bytes of each step, so the caller can
@@ -13,7 +13,7 @@ limit the rate and stop between two steps. Then `Log.replace_segments` puts the 
 group by group, lowest offsets first: a tombstone must not go before the older records of its key.
 
 If a batch is damaged, the cleaning fails (CORRUPT_MESSAGE) and changes nothing. If the log was truncated meanwhile, any error may
-come; `Log.replace_segments` refuses the result, because the log counts its truncations.
+be raised, and `Log.replace_segments` refuses a result, because the log counts its truncations.
 
 A caller that stops in the middle calls `SegmentGroup.discard`. A generator that is merely dropped does nothing on the disk, as if
 the process had died.
@@ -63,7 +63,7 @@ class CleaningPlan(NamedTuple):
     """All segments before the first one that may not be cleaned."""
     first_dirty: int
     truncations: int
-    """`LogState.truncations` at that time."""
+    """`LogState.truncations` when the plan was made."""
     last_batches: frozenset[tuple[int, int]]
     """See `Rules`."""
     segment_bytes: int
@@ -86,7 +86,7 @@ class CleaningPlan(NamedTuple):
 
 
 def plan(log: LogState, first_dirty: int, *, clean_to: int | None = None) -> CleaningPlan:
-    """Plan the cleaning of the closed segments whose records are all committed, and those of transactions decided.
+    """Plan the cleaning of the closed segments whose records are all committed and belong to no open transaction.
 
     `first_dirty`: where the last cleaning ended; see `within`. `clean_to`: no segment that ends after this offset is cleaned
     (min.compaction.lag.ms)."""

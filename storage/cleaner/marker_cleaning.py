@@ -1,8 +1,8 @@
-"""Cleaning the markers of transactions: which may go. Pure, but for the state that passes from one batch to the next.
+"""Cleaning the markers of transactions: which ones are removed. Pure, but for the state that passes from one batch to the next.
 
 A marker is needed as long as the log has a batch of its transaction: a replica that copies that batch must find the end of the
-transaction, too. When no batch is left, the marker goes like a tombstone (KIP-534), so that a replica or a consumer that has read
-such a batch before it vanished finds the marker for a while:
+transaction, too. When no batch is left, the marker is removed like a tombstone (KIP-534), so that a replica or a consumer that
+has read such a batch before it vanished still finds the marker for a while:
 
     first cleaning     sets attribute bit 6 of the marker, and writes now + delete.retention.ms as base timestamp
     later cleaning     drops the marker once that time has passed
@@ -30,7 +30,7 @@ from strandline.storage.cleaner.batch_cleaning import CleanedBatch, Rules, with_
 
 
 class MarkerPosition(NamedTuple):
-    """What a log has of a producer without a batch in its epoch."""
+    """What a log knows of a producer if it has no batch of the producer's epoch."""
 
     epoch: int
     marker_offset: int
@@ -41,19 +41,18 @@ class MarkerCleaner:
     """Looks at every batch of one cleaning, from the log's first segment on, and cleans the markers."""
 
     def __init__(self, needed: Mapping[int, MarkerPosition]) -> None:
-        """`needed`: the producers of which the log has a marker only."""
+        """`needed`: the producers, by id, of whose epoch the log has only a marker."""
         self._needed = needed
         self._open: dict[int, None] = {}
-        """The producers of which a batch in a transaction was seen that no marker has ended yet. A dict serves as an ordered
-        set."""
+        """The producers with a transactional batch after which no marker has come yet. A dict serves as an ordered set."""
 
     def note(self, header: BatchHeader) -> None:
-        """Look at a batch that is no marker, as it was before this cleaning."""
+        """Note the producer of a batch that is not a marker. `header`: as it was before this cleaning."""
         if header.attributes & v2.TRANSACTIONAL_MASK:
             self._open[header.producer_id] = None
 
     def clean(self, data: Buffer, header: BatchHeader, rules: Rules) -> CleanedBatch:
-        """What is left of a marker."""
+        """Clean a marker. Called in the order of the log, between the calls of `note`."""
         assert is_marker(header)
         has_batches = self._open.pop(header.producer_id, self) is not self
         if has_batches or header.base_offset > rules.map.latest_offset or self._is_needed(header):

@@ -53,11 +53,11 @@ class OffsetMap:
         self.size = 0
         self.latest_offset = NO_OFFSET
         self._superseded = OffsetMarks(marked_offsets)
-        """Marks every record up to `latest_offset` that has no key, or of whose key a newer one was put."""
+        """Marks every record up to `latest_offset` that has no key, or whose key has a newer record in the map."""
         self._tombstones = OffsetMarks(marked_offsets)
 
     def begin(self, first_offset: int) -> None:
-        """Name the offset of the first record that may be put; before any is."""
+        """Set the offset of the first record that may be put. Called before the first `put`."""
         self.latest_offset = first_offset - 1
         self._superseded.first_offset = self._tombstones.first_offset = first_offset
 
@@ -65,8 +65,8 @@ class OffsetMap:
         return self.size
 
     def put(self, keys: Iterable[bytes | None], offsets: Sequence[int]) -> bool:
-        """Put the keys of consecutive records, oldest first; None is no key. False if the map is full: the records from
-        `latest_offset` + 1 on are not in it."""
+        """Put the keys of consecutive records, oldest first; None for a record without a key. False if the map is full: the
+        records from `latest_offset` + 1 on are not in it."""
         table, slots, size, capacity = self._table, self._slots, self.size, self.capacity
         hash_of, number_of, read, write = md5, int.from_bytes, _SLOT.unpack_from, _SLOT.pack_into
         supersede = self._superseded.mark

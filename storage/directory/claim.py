@@ -37,7 +37,7 @@ _CHECKPOINTS = frozenset({HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS})
 
 
 class UnusableDirectory(UsageError):
-    """The disk refuses a data directory. That says nothing about other directories."""
+    """The disk does not let this process use a data directory. Directories on other disks may be usable."""
 
 
 class Claim:

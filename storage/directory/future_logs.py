@@ -65,7 +65,7 @@ class FutureLogs:
         self._names: dict[FutureKey, str] = {}
         """By key, the directory names that were found or created."""
         self.logs: dict[FutureKey, Log] = {}
-        """The open ones."""
+        """The future replicas that are open."""
 
     def __len__(self) -> int:
         return len(self._names)
@@ -92,7 +92,8 @@ class FutureLogs:
         return True
 
     def recover(self, now_ms: int) -> None:
-        """Open what an earlier process has left; remove it if the page cache may have been lost since. DiskError."""
+        """Open the future replicas that an earlier process has left, or remove them if the page cache may have been lost since.
+        Raises DiskError."""
         for key in self.keys:
             if not self._log_dir.is_same_boot:
                 self._log_dir.later_removed(self.remove(key))
@@ -145,8 +146,8 @@ class FutureLogs:
         return self._log_dir.rename_for_deletion(name, log_name(_topic_of(name), key[1]), key[0])
 
     def prepare(self, key: FutureKey, current: Log, source_id: bytes) -> Log:
-        """Step 1 of the end of a move: give the future replica all that its batches do not have, durably. The current log, in the
-        directory `source_id`, has the same records. DiskError; then the current log still counts."""
+        """Step 1 of the end of a move: give the future replica all state that its batches do not contain, durably. The current
+        log, in the directory `source_id`, has the same records. If this raises DiskError, the current log still counts."""
         log_dir, log = self._log_dir, self.logs[key]
         log.take_over(current)
         log_dir.files.write_atomic(join(log.dir, REPLACED_LOG), encode_replaced(source_id))

@@ -169,7 +169,7 @@ class LogDir:
         self.futures = FutureLogs(self)
         self._order = CheckpointOrder()
         self._is_checkpoint_damaged = False
-        """Without the high watermarks, a log does not show that it ends below its own."""
+        """Whether a checkpoint was damaged. Without its high watermark, a log does not show that it lost committed records."""
         self._has_cleaner_files = False
         """Whether the cleaner's checkpoints are on the disk, or must be."""
         self._are_tombstones_unknown = False
@@ -274,7 +274,8 @@ class LogDir:
         """The offsets of a checkpoint; None if it is damaged."""
         offsets = OffsetCheckpoint.decode(data)
         if offsets is None:
-            logger.warning("log_dir.checkpoint_damaged", path=join(self.path, name), reason="every log starts from 0")
+            reason = "its offsets are not used, and every log is scanned as after an unclean stop"
+            logger.warning("log_dir.checkpoint_damaged", path=join(self.path, name), reason=reason)
             self.was_clean, self._is_checkpoint_damaged = False, True
         return offsets
 
@@ -600,8 +601,9 @@ class LogDir:
             self._lock.release()
 
     def close_cleanly(self, logs: Collection[Log], broker_epoch: int) -> None:
-        """Close the logs in order and write their checkpoints, then the clean-shutdown marker if it is true of every log. It is
-        not written if it would hide a loss: `broker_epoch` is -1 if no controller knows of it."""
+        """Close the logs in order and write their checkpoints, then the clean-shutdown marker if it is true of every log. The
+        marker is not written if it would hide a loss: the directory is in doubt, or the checkpoints or the page cache may have
+        been lost and the broker never registered (`broker_epoch` is -1)."""
         try:
             self._flush_together(logs)
             for log in logs:

@@ -63,12 +63,12 @@ class LogDirs:
 
     @property
     def online(self) -> list[LogDir]:
-        """The directories that are in order."""
+        """The directories that were opened and have not failed since."""
         return [log_dir for log_dir in self.dirs if log_dir.offline is None]
 
     def cordon(self, paths: Sequence[str]) -> None:
-        """Place no new log in these directories from now on, and in all others again. A path that is no directory of this broker
-        is logged and left out."""
+        """Place no new log in these directories from now on, and allow new logs in all others again. A path that is not a
+        directory of this broker is logged and ignored."""
         wanted = {path.rstrip("/") for path in paths}
         before, self._cordoned = self._cordoned, tuple(one for one in self.dirs if {one.path, ALL_LOG_DIRS} & wanted)
         unknown = sorted(wanted - {one.path for one in self.dirs} - set(self.unusable) - {ALL_LOG_DIRS})
@@ -126,8 +126,8 @@ class LogDirs:
         return next(log_dir for log_dir in self.dirs if log_dir.failure is log.failure)
 
     def of_error(self, error: DiskError) -> list[LogDir]:
-        """The directories that a disk error takes offline: the one of its path. An error outside of all of them says nothing
-        about any disk, so that none can be trusted any more."""
+        """The directories that a disk error takes offline: the one that contains its path. An error at any other path may concern
+        every disk, so it takes all of them offline."""
         found = [log_dir for log_dir in self.dirs if log_dir.offline is error or _is_inside(error.path, log_dir.path)]
         return found or list(self.dirs)
 
@@ -151,8 +151,8 @@ class LogDirs:
                 self.settle_replaced(log_dir, log)
 
     def settle_replaced(self, log_dir: LogDir, log: ExistingLog) -> bool:
-        """If this log was moved here, let the one that it has replaced go, and then the note of it. False if that is in a
-        directory that is offline."""
+        """If this log was moved here, delete the log that it has replaced, then its own `replaced-log`. False if the replaced log
+        is in an offline directory, or the disk fails; the next start or move tries again."""
         note = join(join(log_dir.path, log_name(log.topic, log.partition)), REPLACED_LOG)
         try:
             data = read_if_present(log_dir.files, note)
