@@ -161,6 +161,7 @@ def _load_authorities(context: ssl.SSLContext, cafile: str) -> None:
 
 _LOAD_ERRORS = {
     "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
+    "NO_CERTIFICATE_ASSIGNED": "the key does not belong to the certificate",
     "NO_START_LINE": "it is no PEM file",
     "NO_CERTIFICATE_OR_CRL_FOUND": "it is no PEM file with certificates",
     "PEM_LIB": "it is no PEM file, or it is incomplete",

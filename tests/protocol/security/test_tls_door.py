@@ -215,7 +215,7 @@ def test_plaintext_client_at_a_tls_listener_is_refused(on_loop, authority):
                 with pytest.raises(BrokerError) as caught:
                     await connection.request(API_VERSIONS, ApiVersionsRequest("me", ""))
                 assert caught.value.code == ErrorCode.NETWORK_EXCEPTION
-                assert "has the port another security_protocol?" in str(caught.value)
+                assert "does the port have another security_protocol?" in str(caught.value)
             assert "perhaps the port speaks TLS" in await refused(port, login())
             await until(lambda: server.bad_peers.authentication_failed_count == 2)
             assert len(server.unauthenticated) == 0
@@ -388,6 +388,18 @@ def test_wrong_settings_are_refused_in_plain_words(authority, tmp_path, change, 
     settings = {"certfile": certfile, "keyfile": keyfile, "cafile": authority.cafile, **paths}
     with pytest.raises(UsageError, match=text):
         ServerTls(ServerTlsSettings(**settings))
+
+
+def test_key_of_another_type_does_not_belong_to_the_certificate(authority, tmp_path):
+    """OpenSSL has another error for it than for a key of the same type."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    certfile, keyfile = authority.issue("server", "127.0.0.1")
+    words = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    Path(keyfile).write_bytes(rsa.generate_private_key(65537, 2048).private_bytes(*words))
+    with pytest.raises(UsageError, match="the key does not belong to the certificate"):
+        ServerTls(ServerTlsSettings(certfile=certfile, keyfile=keyfile))
 
 
 def test_encrypted_key_needs_its_password(authority, tmp_path):
