@@ -1,7 +1,7 @@
 """An authority of one's own: makes and renews certificates for nodes and users.
 
     DIR/ca.pem            the authority's certificate, which every node and every client trusts
-    DIR/ca.key            its key: who has it can be anyone in the cluster, so it stays where certificates are made
+    DIR/ca.key            its key: whoever has it can make a certificate for any node or user. Keep it where certificates are made
     DIR/NAME.pem          the key and the certificate of a node or a user
     DIR/NAME.properties   the file for clients of a user: Kafka's client properties
 

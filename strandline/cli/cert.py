@@ -32,7 +32,8 @@ def ca(
     """Make an authority: ca.pem, which every node and client trusts, and ca.key, which signs certificates and stays secret."""
     from strandline.certificates import make_authority
 
-    note(f"made {make_authority(folder, name[:64], days)}; keep {folder / 'ca.key'} off the nodes: who has it can be anyone")
+    made = make_authority(folder, name[:64], days)
+    note(f"made {made}; keep {folder / 'ca.key'} off the nodes: whoever has it can make a certificate for any node or user")
 
 
 @app.command()
