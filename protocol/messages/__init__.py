@@ -1,1 +1,2 @@
-"""Message classes: `data` (produce and fetch), `admin` (requests of clients about the cluster), `cluster` (between nodes)."""
+"""Message classes: `data` (produce and fetch), `groups`, `transactions`, `admin` (requests of clients about the cluster),
+`security`, and `cluster` (between nodes)."""

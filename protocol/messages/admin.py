@@ -248,7 +248,7 @@ class DescribeConfigsRequest(Message):
 
 
 class ConfigSynonym(Message):
-    """One place that has a value of a key. On a broker, the default of a topic key has another name."""
+    """A value of a key and the source that sets it. On a broker, the default of a topic key has another name than the key."""
 
     name: Name
     value: Text | None
@@ -256,7 +256,7 @@ class ConfigSynonym(Message):
 
 
 class DescribedConfig(Message):
-    """`synonyms`: every place that has a value, the one that counts first (KIP-226). `update`: where the key can be changed while
+    """`synonyms`: every source that sets a value, the effective one first (KIP-226). `update`: where the key can be changed while
     the nodes run: "restart" (nowhere), "topic", "cluster", "broker", "cluster, broker" or "group"."""
 
     name: Name
@@ -365,15 +365,16 @@ class DescribableLogDirTopic(Message):
 
 
 class DescribeLogDirsRequest(Message):
-    """Asks a broker for the sizes of its replicas of these topics, or of all (nil). Each broker answers for its own directory."""
+    """Asks a broker for the sizes of its replicas of these topics, or of all (nil). A broker answers for its own log directories
+    only."""
 
     topics: Annotated[list[DescribableLogDirTopic], MANY] | None = None
 
 
 class DescribeLogDirsPartition(Message):
-    """The size and lag of one replica. `offset_lag`: by how many records its log ends before the high watermark that it knows.
-    With `is_future_key` it is the copy of a replica that moves to this directory, and `offset_lag` counts the records that the
-    copy lacks."""
+    """The size in bytes and the lag of one replica. `offset_lag`: how far its log end is below the high watermark that it knows.
+    With `is_future_key` it is the copy of a replica that moves to this directory, and `offset_lag` is how far the copy's log end
+    is below that of the replica."""
 
     partition_index: PartitionIndex
     partition_size: Int64
@@ -393,11 +394,11 @@ class DescribeLogDirsResult(Message):
     log_dir: Text
     topics: list[DescribeLogDirsTopic] = []
     is_cordoned: bool = False
-    """It gets no new replicas (KIP-1066)."""
+    """The directory gets no new replicas (KIP-1066)."""
     total_bytes: Int64 = -1
-    """The size of its file system; -1: unknown."""
+    """The size of the directory's file system; -1: unknown."""
     usable_bytes: Int64 = -1
-    """How much of it the broker may still write; -1: unknown."""
+    """How many bytes of the file system the broker may still write; -1: unknown."""
 
 
 class DescribeLogDirsResponse(Message):
@@ -441,7 +442,7 @@ class AlterReplicaLogDirTopicResult(Message):
 
 
 class AlterReplicaLogDirsResponse(Message):
-    """The moves that have begun: the answer does not wait for their end."""
+    """The result of each replica. The response is sent when the moves have begun, and does not wait for their end."""
 
     results: list[AlterReplicaLogDirTopicResult]
     throttle_time_ms: Count = 0

@@ -81,6 +81,7 @@ class QuorumReplicaState(Message):
     last_fetch_age_ms: Int64 = -1
     """How long ago the replica last fetched, in ms; -1: never, 0 for the leader itself."""
     last_caught_up_age_ms: Int64 = -1
+    """How long ago the replica last had the leader's whole log, in ms; -1: never, 0 for the leader itself."""
 
 
 class QuorumNode(Message):
@@ -160,7 +161,8 @@ class AlterPartitionPartitionResponse(Message):
     leader_recovery_state: Int16 = 0
     partition_epoch: Int32 = -1
     eligible_leader_replicas: list[NodeId] = []
-    """Not in Kafka: the leader must know at once that its high watermark may not move."""
+    """Not in Kafka. The leader does not raise its high watermark while the partition has an ELR, so it must know the ELR as soon
+    as the ISR has changed."""
 
 
 class AlterPartitionResponse(Message):
@@ -248,7 +250,7 @@ class AssignedDirectory(Message):
 
 
 class AssignReplicasToDirsRequest(Message):
-    """A broker with several log directories tells the controller in which of them its replicas are (KIP-858)."""
+    """A broker with several log directories reports to the controller which of them holds each replica (KIP-858)."""
 
     broker_id: NodeId
     broker_epoch: BrokerEpoch
@@ -282,7 +284,7 @@ class AllocateProducerIdsResponse(Message):
 
 
 class InitNamedProducerRequest(Message):
-    """A broker forwards a client's InitProducerId with a name, because the controller gives out the ids of names. Not in
+    """A broker forwards a client's InitProducerId with a name, because the controller assigns the ids of named producers. Not in
     Kafka."""
 
     broker_id: NodeId

@@ -38,14 +38,14 @@ FencingToken = Annotated[int, Meta(ge=-1, le=FENCING_TOKEN_MAX)]
 
 
 class ProducePartition(Message):
-    """`expected_offset`: append the records only if the first one gets this offset, which is the log end then; -1: append them in
-    any case. Otherwise the error is UNEXPECTED_LOG_END.
+    """`expected_offset`: append the records only if the log end is at this offset, so that the first record gets it. If it is
+    not, the error is UNEXPECTED_LOG_END. -1: append the records at any log end.
 
-    `fencing_token`: append the records only if no append has carried a higher token; -1: in any case. Otherwise the error is
-    FENCED_TOKEN. If no append has carried this token either, the leader writes a fence before the records, which takes one
-    offset; then the first record gets the one after the expected offset.
+    `fencing_token`: append the records only if no append has carried a higher token. If one has, the error is FENCED_TOKEN. -1:
+    append the records whatever the token is. If no append has carried this token yet, the leader writes a fence before the
+    records, which takes one offset; the first record then gets the offset after the expected one.
 
-    A batch that was appended before is a duplicate, and no error."""
+    A batch that was appended before is a duplicate, which is not an error."""
 
     topic_id: Uuid
     partition: PartitionIndex
@@ -96,9 +96,10 @@ class ProducePartitionResponse(Message):
     `invalid_records` counts them all. It is empty if the error is not one of single records. In a request with several batches
     for the partition, these are records of the first batch that has invalid ones.
 
-    `log_end_offset`, with UNEXPECTED_LOG_END: the log end. With acks=-1 it is sent when all records below it are committed.
+    `log_end_offset`, with UNEXPECTED_LOG_END: the log end. With acks=-1 the response waits until all records below it are
+    committed.
 
-    `fencing_token`, with FENCED_TOKEN: the token of the partition. With acks=-1 it is sent when the fence is committed.
+    `fencing_token`, with FENCED_TOKEN: the token of the partition. With acks=-1 the response waits until its fence is committed.
     """
 
     topic_id: Uuid
@@ -130,9 +131,9 @@ class FetchPartition(Message):
     response has a `diverging_epoch` (KIP-595). If `current_leader_epoch` is known and not the leader's, the response has an
     error (KIP-320).
 
-    `readers_high_watermark`, of followers only: the high watermark up to which consumers of this follower may read (KIP-392);
-    -1 if none reads the partition there. The leader answers the fetch as soon as they may read more. Other followers learn of
-    a new high watermark with their next response.
+    `readers_high_watermark`, of followers only: the high watermark up to which consumers may read from this follower (KIP-392);
+    -1 if no consumer reads the partition there. The leader answers the fetch as soon as consumers may read more of what the
+    follower has. Other followers learn of a new high watermark with their next response.
     """
 
     topic_id: Uuid
@@ -297,8 +298,9 @@ class InitProducerIdRequest(Message):
     work epoch gets another id with producer epoch 0; a lower one is refused with PRODUCER_FENCED. The `note` of the first request
     for a work epoch is stored, and every response for that work epoch returns it; nil if the first request had none.
 
-    With a `producer_epoch`, the request begins no new epoch: the holder of that epoch asks that no older epoch may write to any
-    partition any more.
+    With a `producer_epoch`, the request begins no new epoch. It fences all older epochs in every partition, also in those to
+    which this epoch has not written. A leader refuses their batches as soon as its metadata has the change, which a
+    DescribeProducers request with a `producer_epoch` waits for.
     """
 
     transactional_id: TransactionalId | None = None
@@ -349,8 +351,8 @@ class DescribeProducersRequest(Message):
 class ProducerState(Message):
     """The newest batch of a producer in a log. `name` is set for a named producer that the cluster knows.
 
-    `coordinator_epoch`: of the newest marker of this producer, which is the leader epoch of its coordinator's partition.
-    `current_txn_start_offset`: of the first record of its open transaction. Both are -1 if there is none."""
+    `coordinator_epoch`: the leader epoch of the coordinator's partition, from the newest marker of this producer.
+    `current_txn_start_offset`: the offset of the first record of its open transaction. Each is -1 if there is none."""
 
     producer_id: Int64
     producer_epoch: Int16
@@ -424,7 +426,7 @@ class DeleteRecordsResponse(Message):
 
 
 class OffsetLagPartition(Message):
-    """A partition, and offsets in it at which readers will go on; it may have none."""
+    """A partition, and the offsets at which readers continue in it. `offsets` may be empty."""
 
     topic_id: Uuid
     partition: PartitionIndex

@@ -1,4 +1,5 @@
-"""Consumer groups: FindCoordinator, the two group protocols, committed offsets, and what an operator asks about groups.
+"""Consumer groups: FindCoordinator, the two group protocols, committed offsets, and the requests that list, describe and delete
+groups.
 
 A group belongs to one coordinator: the leader of one partition of `__consumer_offsets`. A member of the newer protocol (KIP-848)
 sends ConsumerGroupHeartbeat and nothing else; the coordinator assigns the partitions. A member of the classic protocol sends
@@ -73,17 +74,18 @@ class GroupTopicPartitions(Message):
 
 
 class ConsumerGroupHeartbeatRequest(Message):
-    """Keeps a member in its group, and tells the coordinator what has changed (KIP-848).
+    """Keeps a member in its group, and reports to the coordinator what has changed (KIP-848).
 
     The member chooses its `member_id`, a random UUID as text (KIP-1082). A field that is nil has not changed since the last
     heartbeat; the heartbeat that joins (`member_epoch` 0) sets them all. `topic_partitions`: what the member owns now; a member
     that has to revoke partitions names what is left once it has revoked them.
 
-    `max_wait_ms`: the member's heartbeats may wait for so long. If all other fields are nil and there is no news for the member,
-    the coordinator keeps the response back until there is. A newer heartbeat of the member ends the wait.
+    `max_wait_ms`: how long the coordinator may hold back the response, at most the heartbeat interval. It does so if all other
+    fields are nil and nothing has changed for the member. A change for the member, or its next heartbeat, ends the wait.
 
-    `returns_at_once`: the member sends the next heartbeat at once if it loses the connection, so that the coordinator need not
-    wait for a whole session if the connection breaks and nothing follows.
+    `returns_at_once`: if the connection breaks, the member connects again and sends a heartbeat at once. If none arrives within
+    `connection_loss_grace_ms`, the coordinator removes the member without waiting for the end of its session. Static members
+    keep their whole session.
     """
 
     group_id: GroupId
@@ -104,8 +106,8 @@ class ConsumerGroupHeartbeatResponse(Message):
     """`assignment`: the partitions that the member may own in `member_epoch`; nil if they have not changed. `next_at_once`: send
     the next heartbeat now instead of after `heartbeat_interval_ms`, because it may wait.
 
-    A member is removed `session_timeout_ms` after its last heartbeat, and `connection_loss_grace_ms` after it has closed the
-    connection if it returns at once; 0: the coordinator does not say."""
+    A member is removed `session_timeout_ms` after its last heartbeat, or `connection_loss_grace_ms` after its connection broke if
+    its heartbeats have `returns_at_once`. 0: the coordinator does not report the duration, or it does not apply."""
 
     error_code: Int16 = 0
     error_message: Text | None = None
@@ -123,7 +125,7 @@ class ConsumerGroupHeartbeatResponse(Message):
 
 
 class JoinGroupProtocol(Message):
-    """A way to assign partitions that the member knows, and what it tells the group's leader for it."""
+    """An assignor that the member supports, and the member's metadata for it (its subscription), for the group's leader."""
 
     name: Name
     metadata: Bytes
@@ -155,8 +157,8 @@ class JoinGroupMember(Message):
 
 
 class JoinGroupResponse(Message):
-    """`members`: all members, for the leader only; the others get an empty list. `skip_assignment`: the leader is not to assign,
-    because nothing has changed (KIP-814)."""
+    """`members`: all members, for the leader only; the others get an empty list. `skip_assignment`: the leader must not assign
+    partitions, because nothing has changed (KIP-814)."""
 
     error_code: Int16 = 0
     generation_id: Int32 = -1
@@ -175,7 +177,8 @@ class SyncGroupAssignment(Message):
 
 
 class SyncGroupRequest(Message):
-    """Asks for the member's assignment. The leader sends everyone's `assignments`; the others wait for that."""
+    """Asks for the member's assignment. The leader's request has the `assignments` of all members; the coordinator holds back the
+    responses to the other members until it arrives."""
 
     group_id: GroupId
     generation_id: Int32
@@ -236,7 +239,7 @@ class LeaveGroupResponse(Message):
 
 
 class OffsetCommitPartition(Message):
-    """`committed_leader_epoch`: of the record before the offset; -1: unknown."""
+    """`committed_leader_epoch`: the leader epoch of the record before the offset; -1: unknown."""
 
     topic_id: Uuid
     partition: PartitionIndex
@@ -246,9 +249,9 @@ class OffsetCommitPartition(Message):
 
 
 class OffsetCommitRequest(Message):
-    """Stores positions of a group. A member names its id, and its generation (classic) or member epoch; a program without a
-    membership names none and -1, which is accepted only while the group has no members. `retention_time_ms`: kept for so long;
-    -1: as the broker is configured."""
+    """Commits offsets of a group. A member sends its id, and its generation (classic) or member epoch. A program that is not a
+    member sends an empty id and -1, which is accepted only while the group has no members. `retention_time_ms`: how long the
+    offsets are kept; -1: as the broker is configured."""
 
     group_id: GroupId
     generation_id_or_member_epoch: Int32
@@ -402,7 +405,7 @@ class NamedTopicPartitions(Message):
 
 class ConsumerGroupMemberDescription(Message):
     """`member_type`: 1 for a member of the newer protocol, 0 for one of the classic protocol (online migration), -1 unknown.
-    `assignment`: what it owns; `target_assignment`: what it will own."""
+    `assignment`: the partitions that the member owns; `target_assignment`: those that the coordinator has assigned to it."""
 
     member_id: MemberId
     instance_id: Name | None

@@ -21,7 +21,7 @@ from strandline.protocol.messages.common import (
 # -- SASL -------------------------------------------------------------------------------------------------------------
 
 SaslBytes = Annotated[bytes, Meta(max_length=512 * 1024)]
-"""`sasl.server.max.receive.size` may be smaller."""
+"""A bound for the decoder only. A listener refuses frames above its `sasl.server.max.receive.size`."""
 
 
 class SaslHandshakeRequest(Message):
@@ -153,7 +153,7 @@ class DescribeUserScramCredentialsRequest(Message):
 
 
 class ScramCredentialInfo(Message):
-    """What may be told of a credential: never salt or keys."""
+    """The public part of a credential. The salt and the keys are in no response."""
 
     mechanism: Int8
     iterations: Int32

@@ -4,7 +4,7 @@ A transactional id belongs to one coordinator: the leader of one partition of `_
 type 1 names it.
 
     producer       --InitProducerId, AddOffsetsToTxn, EndTxn-->  coordinator
-    leader         --AddPartitionsToTxn----------------------->  coordinator     for a producer that writes to the partition first
+    leader         --AddPartitionsToTxn----------------------->  coordinator     when a producer first writes to its partition
     producer       --TxnOffsetCommit-------------------------->  group coordinator
     coordinator    --WriteTxnMarkers-------------------------->  leaders of the transaction's partitions
 
@@ -81,8 +81,8 @@ class AddPartitionsToTxnResponse(Message):
 
 
 class AddOffsetsToTxnRequest(Message):
-    """Adds the partition of `__consumer_offsets` that a group belongs to. Only producers of version 1 need it: for those of
-    version 2 the group coordinator does it when the offsets come."""
+    """Adds the partition of `__consumer_offsets` that a group belongs to. Only producers of version 1 send it: for those of
+    version 2 the group coordinator adds the partition when it gets the offsets (TxnOffsetCommit)."""
 
     transactional_id: TransactionalId
     producer_id: Int64
@@ -101,7 +101,8 @@ class AddOffsetsToTxnResponse(Message):
 
 
 class EndTxnRequest(Message):
-    """Commits or aborts the ongoing transaction. The answer comes when that is decided, before the markers are written."""
+    """Commits or aborts the ongoing transaction. The response is sent when the decision is committed, before the markers are
+    written."""
 
     transactional_id: TransactionalId
     producer_id: Int64
@@ -158,8 +159,8 @@ class WriteTxnMarkersResponse(Message):
 
 
 class TxnOffsetCommitRequest(Message):
-    """Stores positions of a group as part of a transaction: they count when it is committed (KIP-447). A member names its id and
-    its generation or member epoch; a program without a membership names none and -1."""
+    """Commits offsets of a group as part of a transaction: they take effect when it is committed (KIP-447). A member sends its id
+    and its generation or member epoch; a program that is not a member sends an empty id and -1."""
 
     transactional_id: TransactionalId
     group_id: GroupId
@@ -173,7 +174,7 @@ class TxnOffsetCommitRequest(Message):
 
 
 class TxnOffsetCommitResponse(Message):
-    """The answer comes when the offsets are in all replicas in sync, as pending ones."""
+    """The response is sent when all in-sync replicas have the offsets, as pending ones."""
 
     partitions: list[TxnPartitionResult]
     throttle_time_ms: Count = 0
@@ -183,13 +184,13 @@ class TxnOffsetCommitResponse(Message):
 
 
 class DescribeTransactionsRequest(Message):
-    """Asks the coordinator how these transactional ids stand (KIP-664)."""
+    """Asks the coordinator for the state of these transactional ids (KIP-664)."""
 
     transactional_ids: Annotated[list[TransactionalId], MANY]
 
 
 class TransactionTopic(Message):
-    """By its name, as in the coordinator's records: the topic may be deleted by now."""
+    """A topic by name, as in the coordinator's records, because the topic may be deleted by now."""
 
     topic: Name
     partitions: list[PartitionIndex]
