@@ -13,7 +13,7 @@ from strandline.protocol.rates import TokenBucket
 
 UNLIMITED = 2**31 - 1
 WINDOW_S = 11.0
-"""For how long the unused part of a rate is kept, and how long a connection waits at most."""
+"""Seconds for which the unused part of a rate is kept. Also the longest time for which a connection waits."""
 
 
 class CreationRate:
@@ -51,7 +51,7 @@ class AddressLimits:
         self._rates: dict[str, CreationRate] = {}
 
     def use_rates(self, rate_of: Callable[[str], float | None] | None) -> None:
-        """Take over changed quotas: `rate_of` returns the connections per second of an address. None: nobody has a limit."""
+        """Take over changed quotas: `rate_of` returns the connections per second of an address. None: no address has a limit."""
         self._rate_of = rate_of
         self._rates.clear()
 
@@ -60,7 +60,7 @@ class AddressLimits:
         return self._counts.get(host, 0)
 
     def check(self, host: str, now: float, of_listener: CreationRate | None) -> tuple[float, str | None]:
-        """How long a new connection of the address has to wait, and why it must be refused (None: it need not).
+        """How many seconds a new connection of the address has to wait, and the reason if it must be refused (else None).
 
         `of_listener`: the rate of its listener, if that has one."""
         limit = self.overrides.get(host, self.per_address_max)
@@ -94,6 +94,6 @@ class AddressLimits:
             del self._counts[host]
 
     def sweep(self, now: float) -> None:
-        """Forget the rates of addresses that have not come for a while."""
+        """Forget the rates of addresses that have no connection and whose next one would not have to wait."""
         for host in [host for host, rate in self._rates.items() if host not in self._counts and rate.is_idle(now)]:
             del self._rates[host]

@@ -158,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
             text = describe_connect_error(host, port, e) if tls is None else describe_secure_error(host, port, e)
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, text) from e
         if connection.closed:
-            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: it was closed at once")
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: the peer closed at once")
         connection._on_lost = on_lost
         return connection
 
@@ -284,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
 
     def fail(self, reason: Exception) -> None:
-        """Close the connection because of an error that this end has found."""
+        """Close the connection because of an error on this side. Pending requests fail with `reason` as their text."""
         if not self.closed:
             self._give_up(reason)
 
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _closed_text(self) -> str:
         if self._last_received_at or not self._pending:
             return "the peer closed the connection"
-        return "the peer closed the connection without an answer (has the port another security_protocol?)"
+        return "the peer closed the connection without an answer (does the port have another security_protocol?)"
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()

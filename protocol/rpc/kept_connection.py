@@ -1,7 +1,7 @@
 """One connection to a peer that is kept, and opened again when it is needed and closed.
 
-Callers that come while it is being opened share the attempt. When it is closed meanwhile, they fail; a caller that is cancelled
-leaves the attempt to the others.
+Callers of `ready` share an attempt to open it. If `close` is called during the attempt, all of them fail. If one of them is
+cancelled, the attempt continues for the others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from strandline.protocol.rpc.connection import Connection
 
 
 class KeptConnection:
-    """The connection, or none yet."""
+    """Opens the connection at the first call of `ready`, and again after it was closed."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], *, name: str, closed_text: str) -> None:
-        """`connect` opens it, or raises a `BrokerError`. `name`: of the task that does. `closed_text`: why callers fail that wait
-        for a connection that is closed before it is open."""
+        """`connect` opens the connection, or raises a `BrokerError`. `name`: the name of the task that runs `connect`.
+        `closed_text`: the message for callers of `ready` that fail because `close` was called."""
         self._connect = connect
         self._name = name
         self._closed_text = closed_text
@@ -30,7 +30,7 @@ class KeptConnection:
         return self._connection is not None and not self._connection.closed
 
     def close(self) -> None:
-        """Close it, and end an attempt to open it. The next call of `ready` opens it again."""
+        """Close the connection, and end an attempt to open it. The next call of `ready` opens it again."""
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
@@ -63,6 +63,6 @@ class KeptConnection:
 
 
 def _mark_retrieved(attempt: asyncio.Task[Connection]) -> None:
-    """Perhaps no caller waits for this attempt any more, so that nobody would look at its error."""
+    """Retrieve the attempt's error. If all callers were cancelled, asyncio would otherwise log it as never retrieved."""
     if not attempt.cancelled():
         attempt.exception()

@@ -26,7 +26,8 @@ class Limits:
     write_stall_ms_max: int = 30_000
     """How long, in ms, a peer may leave its responses unread."""
     frame_ms_max: int = 30_000
-    """From the first byte of a frame to its last. Time in which the server does not read does not count."""
+    """How long, in ms, a frame may take from its first byte to its last. Time in which the server does not read does not
+    count."""
     idle_ms_max: int = 600_000
     """How long, in ms, a connection may stay open without a request."""
     max_connections: int = 10_000

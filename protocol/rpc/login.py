@@ -1,7 +1,7 @@
 """The login of an outgoing connection: TLS and SASL, before `Connection.connect` returns it, and again before the session ends.
 
-A login again (KIP-368) happens between two requests: the connection keeps what its user sends meanwhile, so its user sees nothing
-of it. If it fails, the connection is closed with the reason.
+A re-authentication (KIP-368) happens between two requests: the connection keeps back the requests that are sent meanwhile, so its
+user does not notice it. If it fails, the connection is closed with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from strandline.protocol.security.client_security import ClientSecurity
 
 _ROUNDS_MAX = 10
 _PAUSE_MIN_S = 0.03
-"""Between two logins, whatever lifetime a server names: otherwise a client could be made to do nothing else."""
+"""The shortest time between two logins, in seconds, even if the server grants a shorter session. Otherwise a server could keep a
+client busy with logins."""
 
 
 class LoginConnection(Protocol):
@@ -37,10 +38,10 @@ class LoginConnection(Protocol):
     closed: bool
 
     def request_ahead(self, api_key: int, body: Message, *, timeout_ms: int | None = None) -> asyncio.Future[Message]:
-        """Send a request before those that wait."""
+        """Send a request before the requests that wait."""
 
     def hold_back(self) -> None:
-        """Keep requests."""
+        """Keep the requests that are sent from now on, until `let_go`."""
 
     def let_go(self) -> None:
         """Write the kept requests."""
@@ -69,7 +70,7 @@ class Login:
             raise self._closed_early(e) from e.__cause__
 
     def stop(self) -> None:
-        """The connection is closed."""
+        """End the login that is running or scheduled. Called when the connection is closed."""
         for pending in (self._timer, self._task):
             if pending is not None:
                 pending.cancel()
@@ -123,7 +124,7 @@ class Login:
             response = await self._connection.request_ahead(SASL_HANDSHAKE, SaslHandshakeRequest(mechanism))
         except BrokerError as e:
             if e.code == ErrorCode.UNSUPPORTED_VERSION:
-                text = "the listener authenticates nobody by SASL; use the security protocol PLAINTEXT or SSL for it"
+                text = "the listener does not authenticate by SASL; use the security protocol PLAINTEXT or SSL for it"
                 raise self._failure(ErrorCode.UNSUPPORTED_SASL_MECHANISM, text) from None
             raise self._closed_early(e) from e.__cause__
         assert isinstance(response, SaslHandshakeResponse)
@@ -146,7 +147,7 @@ class Login:
         return response
 
     def _closed_early(self, e: BrokerError) -> BrokerError:
-        """Say what the server may mean by closing the connection before the login."""
+        """The error if the server closes the connection before the login. It names the likely reasons."""
         if e.code != ErrorCode.NETWORK_EXCEPTION:
             return e
         if isinstance(e.__cause__, ssl.SSLError):

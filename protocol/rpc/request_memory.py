@@ -2,13 +2,13 @@
 
 A request counts with its whole length from the beginning of its frame until it is answered. While the limit is reached, further
 Produce requests wait: a small one is not passed to its handler, and of a large one no more is read. They go on in the order in
-which they came, as requests are answered. The limit may be exceeded by one frame, so that a request larger than it is served,
+which they came, as requests are answered. One Produce request may exceed the limit, so that a request larger than it is served,
 too.
 
 Other requests count, but do not wait. They are small, and most are answered at once; and the fetches of followers are what
 produce requests with acks=all wait for, so they must not wait for those.
 
-A node without the limit has connections of the plain class, which do not know of this.
+A node without the limit uses `ServerConnection` instead of `BoundedConnection`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strandline.protocol.rpc.server_connection import HELD, ConnectionServer, Se
 
 
 class RequestMemory:
-    """What the requests of all connections hold."""
+    """The bytes that the requests of all connections hold, and the connections that wait for room."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -47,7 +47,8 @@ class RequestMemory:
         return self.is_full or bool(self._waiting)
 
     def add(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        """So many more bytes are in use; fewer, if it is negative."""
+        """Count `size` bytes more; fewer if it is negative. If that makes room, the first waiting connection continues in the
+        next iteration of the loop."""
         self.used += size
         if size < 0 and self._waiting and not self._is_waking and not self.is_full:
             self._is_waking = True
@@ -61,7 +62,7 @@ class RequestMemory:
         self._waiting.pop(connection, None)
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let one connection go on; the next follows in the next iteration, if there is room after it."""
+        """Let one connection continue. The next one follows in the next iteration, if there is still room."""
         self._is_waking = False
         if not self._waiting or self.is_full:
             return
@@ -74,7 +75,7 @@ class RequestMemory:
 
 
 class BoundedConnection(ServerConnection):
-    """A connection whose requests count."""
+    """A connection whose requests count in the `RequestMemory`."""
 
     __slots__ = ("_begun", "_counted", "_is_next", "_is_waiting", "_kept", "_memory", "_postponed")
 
@@ -91,7 +92,7 @@ class BoundedConnection(ServerConnection):
         """A Produce request that waits for room."""
         self._is_waiting = False
         self._is_next = False
-        """It has waited, and its next request need not."""
+        """The connection has waited for room, so its next Produce request does not wait again."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -100,7 +101,7 @@ class BoundedConnection(ServerConnection):
         self._counted, self._postponed = 0, None
 
     def on_room(self) -> None:
-        """There is room for the next request."""
+        """There is room for the next request of this connection: process it."""
         self._is_waiting, self._is_next = False, True
         self.release()
 

@@ -1,4 +1,4 @@
-"""The SASL door of a listener: lets a connection in when its `SaslSession` says so.
+"""The SASL door of a listener: restricts the requests of each connection by the state of its `SaslSession`.
 
 Before the authentication a connection has other handlers, another decoder and a smaller frame limit
 (`ServerConnection.restrict`):
@@ -35,7 +35,7 @@ from strandline.protocol.security.sasl_server import IllegalSaslState, SaslFailu
 logger = get_logger(__name__)
 
 _THREADS = 2
-"""For passwords and tokens. A thread of its own kind, so that logins do not hold up the node's files."""
+"""Threads that check passwords and tokens. They are not the threads for files, so that logins do not delay file operations."""
 
 
 class _Login:
@@ -75,7 +75,7 @@ class SaslDoor:
         self._threads: ThreadPoolExecutor | None = None
 
     def admit(self, connection: ServerConnection, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin with a new connection."""
+        """Start the authentication of a new connection, and its deadline."""
         login = self._logins[connection.id] = _Login(SaslSession(self._security))
         self._begin(connection, login, loop)
 

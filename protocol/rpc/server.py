@@ -70,11 +70,13 @@ class Server:
         self.incarnation_id = incarnation_id
         self.listener_name = listener_name
         self.kafka_address = ""
-        """Where Kafka's clients reach this node, for those that connect here by mistake; empty if they cannot."""
+        """The address of this node's listener for Kafka's clients, which is logged when one of them connects to this listener by
+        mistake; empty if there is none."""
         self.security = security
         self.supported_features: tuple[SupportedFeature, ...] = ()
         self.finalized_features: Callable[[], tuple[int, list[FinalizedFeature]]] = _unknown_features
-        """Returns the cluster's features as this node knows them, after the metadata offset at which it knows them."""
+        """Returns the metadata offset up to which this node knows the cluster's features (-1: not known yet), and the
+        features."""
         self.limits = limits
         self.addresses = addresses or AddressLimits()
         self.memory = memory
@@ -110,7 +112,7 @@ class Server:
         self.loop: asyncio.AbstractEventLoop
         self.unauthenticated = Unauthenticated(0 if security is None else security.unauthenticated_max)
         self.tls_doors: dict[int, TlsDoor] = {}
-        """By connection id, during the TLS handshake."""
+        """The connections during their TLS handshake, by connection id."""
         self._tls = security.tls if security is not None and security.has_tls else None
         self._sasl_door: SaslDoor | None = None
         if security is not None and security.has_sasl:

@@ -54,7 +54,7 @@ class ServerRequest(msgspec.Struct, eq=False):
     body: Any
     """A message of the API's request class."""
     received_at: float
-    """Loop time."""
+    """When its bytes were read, on the clock of the event loop."""
     _size: int
     _metrics: ApiMetrics
     _arrived_at: float
@@ -62,7 +62,7 @@ class ServerRequest(msgspec.Struct, eq=False):
     is_answered: bool = False
     """Set before the response is sent; a second response is a bug."""
     ownership: ClassVar[Any] = None
-    """Of a Produce whose producer ids must be looked at once more right before the append (`broker/security`)."""
+    """Set on a Produce request whose producer ids must be checked again right before the append (`broker/security`)."""
 
     @property
     def is_open(self) -> bool:
@@ -132,7 +132,7 @@ class ConnectionServer(Protocol):
     limits: Limits
     listener_name: str
     kafka_address: str
-    """Where Kafka's clients reach this node; empty if they cannot."""
+    """The address of this node's listener for Kafka's clients; empty if there is none."""
     loop: asyncio.AbstractEventLoop
     end_of_iteration: EndOfIteration | None
     scratch: Scratch
@@ -412,7 +412,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _not_kafkas(self) -> str:
         address = self.server.kafka_address
         where = f"Kafka's clients connect to {address}" if address else "no listener of this node is for Kafka's clients"
-        return f"it speaks Kafka's protocol, and listener {self.listener_name} Strandline's; {where} (kafka.listener.names)"
+        ours = f"listener {self.listener_name} speaks Strandline's"
+        return f"it speaks Kafka's protocol, but {ours}; {where} (kafka.listener.names)"
 
     def _on_unsupported(self, e: frames.UnsupportedVersion) -> None:
         """Answer ApiVersions of any version, so that a newer peer learns the supported versions. Close after any other API."""
@@ -451,7 +452,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def hold(self) -> None:
-        """Pass no further request of this connection to a handler until `release`: one that takes long comes before them."""
+        """Pass no further request of this connection to a handler until `release`, because an earlier one is still processed."""
         self._in_flight_bytes += HELD
 
     def release(self) -> None:

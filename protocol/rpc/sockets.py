@@ -118,7 +118,7 @@ class BadPeers:
     def __init__(self) -> None:
         self._limits = LineLimits()
         self._failed_logins = LineLimits()
-        """Of their own, so that a bad request before them does not hide them."""
+        """Limits the lines about failed logins. It is separate, so that a bad request of the same host does not suppress them."""
         self.authenticated_count = 0
         self.authentication_failed_count = 0
         self.closed_count = 0
@@ -145,7 +145,7 @@ class BadPeers:
     def authentication_failed(
         self, peer: str, now: float, reason: str, *, mechanism: str | None = None, user: str | None = None
     ) -> None:
-        """Log that a peer could not prove who it is. `mechanism`: of SASL, or TLS. `user`: the name that it claimed."""
+        """Log that a peer failed to authenticate. `mechanism`: the SASL mechanism, or TLS. `user`: the name that it claimed."""
         self.authentication_failed_count += 1
         suppressed = self._failed_logins.admit(host_of(peer), now)
         if suppressed is not None:

@@ -9,8 +9,8 @@ its handshake uses the newest certificate, and a failed handshake is logged with
   in the iteration in which it begins, before more can be read.
 - Both loops may deliver decrypted bytes before `start_tls` has returned the transport. The connection gets them first of all.
 
-A refused peer is sent an alert that says why (`security/handshakes.py`), and then the end of the stream. The connection is closed
-when the peer has closed its side, or when the time for a handshake is over. Until then it counts as unauthenticated.
+The door sends a refused peer an alert with the reason (`security/handshakes.py`), and then the end of the stream. The connection
+is closed when the peer has closed its side, or when the time for a handshake is over. Until then it counts as unauthenticated.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TlsDoor(asyncio.BufferedProtocol):
         self._security = security
         self._tls = tls
         self._connection = connection
-        """Takes over after the handshake."""
+        """The connection that replaces the door as the transport's protocol after the handshake."""
         self._peer = "?"
         self._buffer = bytearray(_BUFFER_BYTES)
         self._early = b""
@@ -146,7 +146,7 @@ class TlsDoor(asyncio.BufferedProtocol):
         self.abort()
 
     def _hand_over(self, secure: asyncio.Transport) -> bool:
-        """Make `secure` the transport of the server's connection. False if its certificate is none of a principal."""
+        """Make `secure` the transport of the server's connection. False if no principal can be derived from its certificate."""
         connection = self._connection
         if not self._security.has_sasl:
             try:

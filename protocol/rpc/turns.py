@@ -1,7 +1,8 @@
-"""Whose turn it is, among the connections of a server that have more requests than the event loop does at once.
+"""Turns of a server's connections: no connection keeps the event loop while other connections wait.
 
-A read may hold a thousand small requests. After `TURN_S` of a connection's handlers it waits here, and one of those that wait
-goes on in each iteration of the loop. So what others notice of a flood is one turn, however many connections it comes through.
+One read may contain a thousand small requests. When its handlers have run for `TURN_S` seconds, a connection waits here, and in
+each iteration of the loop one waiting connection continues. So a flood delays the other connections by one turn per iteration,
+however many connections it uses.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ async def test_a_kafka_client_at_our_listener_is_logged_with_the_right_address(s
         assert await ask(cluster.bootstrap_servers, KAFKA_QUESTION) == b""
         (line,) = said(cluster)
         right = cluster.kafka_bootstrap if kafka else "no listener of this node is for Kafka's clients"
-    assert "it speaks Kafka's protocol, and listener" in line["reason"]
+    assert "it speaks Kafka's protocol, but listener" in line["reason"]
     assert right in line["reason"]
 
 

@@ -152,7 +152,7 @@ def test_login_at_a_listener_without_sasl_is_refused_in_plain_words(on_loop):
         async with secured(None) as (_, port):
             error = await refused(port, login())
             assert error.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            assert "authenticates nobody" in str(error.message)
+            assert "the listener does not authenticate by SASL" in str(error.message)
 
     on_loop(scenario)
 
