@@ -1,4 +1,4 @@
-"""The names of what access rules are about, as in Kafka: operations, resource types, pattern types and permissions."""
+"""Kafka's names of the operations, resource types, pattern types and permissions of access rules."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def operation_name(operation: int) -> str:
 
 
 def resource_name(resource_type: int, name: str) -> str:
-    """A resource for people: `TOPIC:orders`."""
+    """A resource as it is printed in messages: `TOPIC:orders`."""
     return f"{RESOURCE_TYPE_NAMES.get(resource_type, resource_type)}:{name}"

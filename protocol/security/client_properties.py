@@ -8,9 +8,9 @@
     ssl.keystore.type=PEM
     ssl.keystore.location=alice.pem        the key and the certificate with its chain
 
-The names of Kafka's Java client are understood, and those of librdkafka (`sasl.username`, `ssl.ca.location`). Keys of other
-things are ignored, as Kafka's tools do. Key stores are PEM files: Python reads no Java key stores. A path is relative to the
-folder of the file.
+The names of Kafka's Java client are understood, and those of librdkafka (`sasl.username`, `ssl.ca.location`). Other keys are
+ignored, as in Kafka's tools. Key stores are PEM files: Python reads no Java key stores. A path is relative to the folder of the
+file.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def read_file(path: str) -> dict[str, str]:
 
 
 def settings_of_file(properties: Mapping[str, str], path: str) -> dict[str, Any]:
-    """`settings_of` the properties that were read from this file. UsageError also if a file that they name cannot be used."""
+    """The arguments of `ClientSecurity` from the properties of this file, as `settings_of` returns them. UsageError also if a
+    file that they name is not a readable PEM file."""
     settings = settings_of(properties, os.path.dirname(path))
     _check_readable(settings)
     return settings
@@ -81,7 +82,8 @@ def may_be_read_by_others(path: str, properties: Mapping[str, str]) -> bool:
 
 
 def settings_of(properties: Mapping[str, str], folder: str = "") -> dict[str, Any]:
-    """The arguments of `ClientSecurity`. Keys of other things are ignored. `folder`: where relative paths begin."""
+    """The arguments of `ClientSecurity`. Keys that are not in `NAMES` are ignored. `folder`: where relative paths begin.
+    UsageError if a value cannot be used."""
     given = {key: value.strip() for key, value in properties.items() if key in NAMES and isinstance(value, str)}
     settings: dict[str, Any] = {PLAIN_NAMES[key]: value for key, value in given.items() if key in PLAIN_NAMES and value}
     if "security_protocol" in settings:
@@ -107,7 +109,7 @@ def read_properties(path: str) -> dict[str, str]:
     try:
         return dict(_entries(_content(path).decode()))
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a file of properties: it is no text") from None
+        raise UsageError(f"{path} is not a file of properties: it is not text") from None
 
 
 def _content(path: str) -> bytes:
@@ -117,7 +119,7 @@ def _content(path: str) -> bytes:
     except OSError as e:
         raise UsageError(f"cannot read {path}: {e.strerror}") from None
     except ValueError:
-        raise UsageError(f"cannot read {path!r}: that is no path of a file") from None
+        raise UsageError(f"cannot read {path!r}: that is not a path of a file") from None
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
@@ -222,7 +224,7 @@ def _token_of_file(url: str) -> FileToken:
 
 
 class FileToken:
-    """Reads a token from a file, anew for each authentication."""
+    """Reads the token from a file again for each authentication."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -19,7 +19,7 @@ OnRefused = Callable[[ssl.SSLError], None]
 """Called once, before the loop sends the alert."""
 
 _IGNORED_BYTES_MAX = 256 * 1024
-"""After the alert. Far more than a client sends before it reads."""
+"""How many bytes are ignored after the alert before the connection is closed: far more than a client sends before it reads."""
 
 
 def handshake_context(context: ssl.SSLContext, on_refused: OnRefused) -> ssl.SSLContext:
@@ -74,7 +74,7 @@ class _OneHandshake:
     connection would read the certificates again."""
 
     __class__ = ssl.SSLContext  # type: ignore[assignment]
-    """`isinstance` asks for the class by this name."""
+    """`isinstance` reads this attribute."""
 
     def __init__(self, context: ssl.SSLContext, on_refused: OnRefused) -> None:
         self._context = context

@@ -92,14 +92,14 @@ def parse_keys(text: str) -> list[Any]:
 
 
 def reader_of(location: str) -> Callable[[], str]:
-    """A function that reads a path, a `file:` URL or an `https:` URL (`http:` on loopback only). UsageError for another one."""
+    """A function that reads a path, a `file:` URL or an `https:` URL (`http:` on loopback only). UsageError for any other URL."""
     url = urlsplit(location)
     is_loopback = url.hostname in ("localhost", "127.0.0.1", "::1")
     if url.scheme == "https" or (url.scheme == "http" and is_loopback):
         return lambda: _read_url(location)
     if url.scheme in ("", "file") and not url.netloc:
         return lambda: _read_file(url.path if url.scheme else location)
-    raise UsageError(f"{location!r} is no place for a key set: it must be a path, or a file: or https: URL")
+    raise UsageError(f"{location!r} is not a location of a key set: it must be a path, or a file: or https: URL")
 
 
 def _read_file(path: str) -> str:

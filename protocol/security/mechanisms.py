@@ -1,4 +1,4 @@
-"""SASL mechanisms: what the two ends of an exchange look like, whatever the mechanism is.
+"""The interface of SASL mechanisms: the server's and the client's side of an exchange.
 
 An exchange is a plain object that is made for one authentication. It takes the peer's message and returns the next one. The
 mechanisms are in `scram.py`, `plain.py` and `oauthbearer.py`.
@@ -39,7 +39,7 @@ class ServerExchange(Protocol):
     user: str | None
     """The authenticated user; None while the exchange goes on."""
     lifetime_ms: int | None
-    """For how long the credential was valid when the exchange ended; None if it does not expire."""
+    """How long the credential remains valid after the end of the exchange, in ms; None if it does not expire."""
 
 
 Work = Callable[[], bytes]
@@ -55,4 +55,4 @@ class ClientExchange(Protocol):
         """Return the next message to the server; the first call has an empty `message`. Raises AuthenticationError."""
 
     is_complete: bool
-    """True if the client needs no further message: it is satisfied that the server is the right one."""
+    """True if the client needs no further message. With SCRAM it has then verified the server's signature."""

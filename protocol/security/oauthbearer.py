@@ -27,7 +27,7 @@ _NAME_LENGTH_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a token must say."""
+    """The claims that a token must have."""
 
     sub_claim: str = "sub"
     """`sasl.oauthbearer.sub.claim.name`: the claim with the user's name."""
@@ -115,7 +115,7 @@ class TokenVerifier:
 
 
 def _has_utf8(name: str) -> bool:
-    """False if a part of it is half a character (JSON can write a lone surrogate): no message could carry the name."""
+    """False if the name contains a lone surrogate, which JSON can express and UTF-8 cannot. No message could carry the name."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -128,7 +128,7 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
-        raise AuthenticationError(f"the token has a claim {name} that is no time")
+        raise AuthenticationError(f"the token has a claim {name} that is not a time")
     return int(value * 1000)
 
 

@@ -2,9 +2,9 @@
 
     message := [authorization id] NUL user NUL password
 
-The server checks the password against the credentials of SCRAM, so a user has one password for all mechanisms, and the server
-keeps none. The check takes as long as SCRAM takes for its client, so it runs in another thread. An unknown user gets the same
-check.
+The server checks the password against the user's SCRAM credential, so a user has one password for all mechanisms, and the server
+stores no password. The check takes as long as the client's part of SCRAM, so it runs in another thread. For an unknown user it
+runs with a made-up credential.
 """
 
 from __future__ import annotations

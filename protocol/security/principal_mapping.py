@@ -5,7 +5,7 @@
 
 The first rule whose pattern matches the whole name decides: `DEFAULT` takes the name as it is, `RULE` the replacement, in which
 `$1` is the first group, in lower (L) or upper (U) case if it says so. A `/` within a pattern is written as `\\/`. As in Kafka,
-a name that no rule matches is no principal, and the connection is refused.
+the connection is refused if no rule matches the name.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ class SaslFailure(StrandlineError):
         super().__init__(reason)
         self.code = code
         self.message = message
-        """For the peer."""
+        """The text for the peer. It does not show whether the user exists."""
         self.reason = reason
-        """For the log."""
+        """The text for the log."""
         self.user = user
         """The name that the client claimed."""
 
@@ -62,8 +62,9 @@ class SaslSession:
         self.principal: Principal | None = None
         """Set by the first authentication; the later ones must have the same."""
         self.session_lifetime_ms = 0
-        """From the last authentication; 0 if the session has no end."""
+        """Lifetime of the session in ms, counted from the last authentication; 0 if the session has no end."""
         self.expires_at: float | None = None
+        """When the session ends; None if it has no end."""
         self._exchange: ServerExchange | None = None
         self._authenticated_at = 0.0
 
@@ -101,7 +102,7 @@ class SaslSession:
             return False
         principal = Principal(USER, exchange.user)
         if self.principal not in (None, principal):
-            reason = f"it authenticated again as {principal} instead of {self.principal}"
+            reason = f"the client authenticated again as {principal} instead of {self.principal}"
             raise self.failure(AuthenticationError(reason, exchange.user))
         self.principal = principal
         self._exchange = None
@@ -123,7 +124,7 @@ class SaslSession:
         if now - self._authenticated_at < min(REAUTH_INTERVAL_S_MIN, self.session_lifetime_ms / 2000):
             raise IllegalSaslState("the connection was authenticated a moment ago")
         if mechanism != self.mechanism:
-            reason = f"it authenticated again by {mechanism[:100]} instead of {self.mechanism}"
+            reason = f"the client authenticated again by {mechanism[:100]} instead of {self.mechanism}"
             raise self.failure(AuthenticationError(reason, None))
 
     def _illegal(self, reason: str) -> SaslFailure:

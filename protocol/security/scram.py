@@ -4,11 +4,12 @@ The library scramp does the exchange: messages, SASLprep, `=2C` and `=3D` in nam
 offer), the proof in constant time, the nonce of the final message (CVE-2024-56128), the server's signature. This file adds what a
 cluster needs around it:
 
-- An unknown user takes the same path as a known one, with a made-up credential. Its salt is always the same for the same name,
-  on all nodes, and it has the iterations that our tools give to users, so that asking twice does not tell either.
+- An unknown user takes the same path as a known one, with a made-up credential. Its salt is derived from the name and a secret
+  (`scram_server`), and its iterations are those that our tools set, so repeated attempts do not show whether the user exists.
 - librdkafka before 2.6.1 repeats its nonce in the final message (librdkafka#4895). Exactly that form is accepted, as in Kafka
   3.8.1.
-- A message is short, and a server may not ask for more than `ITERATIONS_MAX` iterations: both bound the work for a stranger.
+- A message is short, and a server may not ask for more than `ITERATIONS_MAX` iterations: both bound the work that an
+  unauthenticated peer can cause.
 
 The library is imported only where SCRAM is used, because that takes a tenth of a second: when a listener offers it, and at the
 first login of a client.
@@ -99,8 +100,8 @@ def prepared_password(password: str) -> bytes:
 
 
 def check_name(user: str) -> None:
-    """UsageError if a user of this name could not log in: the server looks for the name that SASLprep makes of it. (Kafka leaves
-    names as they are.)"""
+    """UsageError if SASLprep changes or rejects the name. Its user could not log in, because the server looks up the prepared
+    name. (Kafka does not prepare names.)"""
     prepared = _prepared(user, f"the user name {user!r}")
     if user and not prepared:
         raise UsageError(f"nothing is left of the user name {user!r} after SASLprep")
@@ -140,8 +141,9 @@ def _hash_of(mechanism: str) -> str:
 
 
 def scram_server(mechanism: str, look_up: LookUp, random_bytes: RandomBytes, pepper: bytes | None = None) -> MakeServerExchange:
-    """Offer `mechanism` on a listener. `pepper`: a secret from which the credentials of unknown users are made up. It should be
-    the same on all nodes and after a restart; None: a new one."""
+    """Offer `mechanism` on a listener. `pepper`: a secret from which the credentials of unknown users are derived. None: a new
+    one for this listener. In that case the salt of an unknown user, unlike that of a known one, differs between nodes and after a
+    restart, which shows that the user does not exist."""
     import scramp  # noqa: F401 - now, and not while the loop serves its first login
 
     secret = random_bytes(32) if pepper is None else pepper
@@ -245,7 +247,7 @@ def _guarded(step: Callable[[], bytes], server: ScramServerExchange | None) -> b
         return step()
     except ScramException as e:
         if e.args[0] == "auth_fn exception" and e.__cause__ is not None:
-            raise e.__cause__ from None  # A bug in the look-up is no failed login.
+            raise e.__cause__ from None  # A bug in the look-up is not a failed login.
         raise AuthenticationError(str(e), None if server is None else server.claimed) from None
 
 

@@ -53,7 +53,7 @@ class ServerTls:
         if settings.client_auth != "none":
             import cryptography.x509  # noqa: F401 - now, and not while the loop serves its first client
         self.context = server_context(settings)
-        """For the next handshake."""
+        """The context of the next handshake."""
 
     def reload(self) -> None:
         """Read the files again. UsageError if they cannot be used: the old certificate stays in use."""
@@ -87,7 +87,7 @@ def server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext:
     """The context of outgoing connections. It is built once, and again if one of the files has changed; if the new files cannot
-    be used, the old context stays in use. UsageError if there is none."""
+    be used, the old context stays in use. UsageError if the files cannot be used and there is no old context."""
     if security.ssl_context is not None:
         return security.ssl_context
     stamp = tuple(_stamp(file) for file in (security.ssl_cafile, security.ssl_certfile, security.ssl_keyfile))
@@ -145,7 +145,7 @@ def _load_certificate(context: ssl.SSLContext, certfile: str, keyfile: str | Non
     except OSError as e:
         raise UsageError(f"cannot read the certificate {names}: {os.strerror(e.errno) if e.errno else e}") from None
     except ValueError:
-        raise UsageError(f"cannot read the certificate {names!r}: that is no path of a file") from None
+        raise UsageError(f"cannot read the certificate {names!r}: that is not a path of a file") from None
 
 
 def _load_authorities(context: ssl.SSLContext, cafile: str) -> None:
@@ -156,16 +156,16 @@ def _load_authorities(context: ssl.SSLContext, cafile: str) -> None:
     except OSError as e:
         raise UsageError(f"cannot read the authorities in {cafile}: {os.strerror(e.errno) if e.errno else e}") from None
     except ValueError:
-        raise UsageError(f"cannot read the authorities in {cafile!r}: that is no path of a file") from None
+        raise UsageError(f"cannot read the authorities in {cafile!r}: that is not a path of a file") from None
 
 
 _LOAD_ERRORS = {
     "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
     "NO_CERTIFICATE_ASSIGNED": "the key does not belong to the certificate",
-    "NO_START_LINE": "it is no PEM file",
-    "NO_CERTIFICATE_OR_CRL_FOUND": "it is no PEM file with certificates",
-    "PEM_LIB": "it is no PEM file, or it is incomplete",
-    None: "it is no PEM file, it is incomplete, or the password of the key is wrong",
+    "NO_START_LINE": "it is not a PEM file",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "it is not a PEM file with certificates",
+    "PEM_LIB": "it is not a PEM file, or it is incomplete",
+    None: "it is not a PEM file, it is incomplete, or the password of the key is wrong",
 }
 
 

@@ -96,13 +96,13 @@ def test_a_credential_of_the_metadata_counts_first(folder: Path) -> None:
     ("name", "content", "words"),
     [
         ("ssl__keystore__location", None, "cannot read the certificate"),
-        ("ssl__keystore__location", "nonsense", "it is no PEM file"),
+        ("ssl__keystore__location", "nonsense", "it is not a PEM file"),
         ("ssl__truststore__location", None, "cannot read the authorities"),
         ("sasl__scram__users__file", None, "it does not exist"),
         ("sasl__scram__users__file", "[alice]\n", "user alice needs a table with a credential"),
         ("sasl__scram__users__file", "alice = ", "is not valid TOML"),
         ("sasl__scram__users__file", '[a]\nSCRAM-SHA-512 = "salt=x"', "is not of the form"),
-        ("sasl__scram__users__file", '[a]\nPLAIN = "x"', "is no SCRAM mechanism"),
+        ("sasl__scram__users__file", '[a]\nPLAIN = "x"', "is not a SCRAM mechanism"),
         ("sasl__node__password__file", None, "it does not exist"),
         ("sasl__node__password__file", "\n", "is empty"),
     ],
@@ -146,7 +146,7 @@ def test_files_that_cannot_be_used_change_nothing(folder: Path, tmp_path: Path) 
     assert listener.tls is not None
     context = listener.tls.context
     pem.write_bytes(pem.read_bytes()[:300])
-    with pytest.raises(UsageError, match=r"broker-1\.pem: it is no PEM file, it is incomplete"):
+    with pytest.raises(UsageError, match=r"broker-1\.pem: it is not a PEM file, it is incomplete"):
         node.reload()
     assert listener.tls.context is context
     assert login(node, "alice", PASSWORD) == "alice"
@@ -206,7 +206,7 @@ def test_node_that_starts_reads_the_files_itself(folder: Path, tmp_path: Path) -
     running = security(keys(folder) | to_controllers)
     client_context(running.to_controllers)
     authority.write_text("nonsense")
-    with pytest.raises(UsageError, match="it is no PEM file"):
+    with pytest.raises(UsageError, match="it is not a PEM file"):
         security(keys(folder) | to_controllers)
 
 
@@ -222,5 +222,5 @@ def test_node_that_starts_reads_the_files_itself(folder: Path, tmp_path: Path) -
 )
 @pytest.mark.parametrize("path", ["a\0b", "\ud800"])
 def test_path_that_no_file_can_have_is_refused_in_one_sentence(folder: Path, key: str, path: str) -> None:
-    with pytest.raises(UsageError, match="no path of a file"):
+    with pytest.raises(UsageError, match="is not a path of a file"):
         security(keys(folder, **{key: path}))

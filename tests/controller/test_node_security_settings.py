@@ -85,7 +85,7 @@ def test_a_controller_may_have_two_listeners() -> None:
 MAP = "listener.security.protocol.map"
 REFUSED: list[tuple[dict[str, Any], list[dict[str, Any]], str]] = [
     (BROKER, [listens("A://b:1"), {MAP: "A"}], "not of the form NAME:PROTOCOL"),
-    (BROKER, [listens("A://b:1"), {MAP: "A:TLS"}], "'TLS' is no security protocol; use one of PLAINTEXT, SSL"),
+    (BROKER, [listens("A://b:1"), {MAP: "A:TLS"}], "'TLS' is not a security protocol; use one of PLAINTEXT, SSL"),
     (BROKER, [listens("A://b:1"), {MAP: "A:SSL,A:PLAINTEXT"}], "names A twice"),
     (BROKER, [listens("A://b:1", "B://b:2"), {MAP: "A:PLAINTEXT,CONTROLLER:SSL"}], "no security protocol for listener B"),
     (BROKER, [listens("A://b:1"), {MAP: "A:PLAINTEXT"}], "no security protocol for listener CONTROLLER"),

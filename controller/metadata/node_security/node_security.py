@@ -92,7 +92,7 @@ class NodeSecurity:
 
     @property
     def has_files(self) -> bool:
-        """A listener reads files, so that they are worth a look."""
+        """Whether a listener uses files that have to be read again when they change."""
         return bool(self._listeners and self.watched_files)
 
     def has_changed_files(self) -> bool:
@@ -126,7 +126,7 @@ class NodeSecurity:
         except UnicodeDecodeError:
             raise UsageError(f"config {key}: {path} is not a text in UTF-8") from None
         except ValueError:
-            raise UsageError(f"config {key}: {path!r} is no path of a file") from None
+            raise UsageError(f"config {key}: {path!r} is not a path of a file") from None
 
     def _read_users(self, path: str) -> Users:
         return parse_users(self._read("sasl.scram.users.file", path), path)
@@ -177,7 +177,8 @@ class NodeSecurity:
             return plain_server(look_up, self._doors.secure_random)
         from strandline.protocol.security.scram import scram_server
 
-        # With a secret of each node, the salts of users that do not exist would differ from node to node.
+        # Nodes with the same file of users derive the same salts for users that do not exist. Without such a file each listener
+        # has a secret of its own, and the salts differ from node to node.
         users = self._users.get(settings.values["sasl.scram.users.file"])
         return scram_server(name, look_up, self._doors.secure_random, pepper_of(users) if users else None)
 
@@ -231,14 +232,14 @@ def log_settings(settings: NodeSecuritySettings) -> None:
 
 
 def _log_unauthenticated(settings: NodeSecuritySettings) -> None:
-    """Warn of the listeners that anyone in the network may use as anyone."""
+    """Warn of the listeners that accept clients from other machines without authentication."""
     for listener in settings.unauthenticated:
         logger.warning(
             "listener.unauthenticated",
             listener=f"{listener.name}://{listener.host}:{listener.port}",
             security_protocol=settings.protocol(listener.name),
-            reason="other machines can reach this address, and nobody who connects has to say who they are; use SASL_SSL, or SSL "
-            "with ssl.client.auth=required",
+            reason="other machines can reach this address, and their clients need not authenticate; use SASL_SSL, or SSL with "
+            "ssl.client.auth=required",
         )
 
 

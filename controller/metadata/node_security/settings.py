@@ -155,7 +155,8 @@ def _protocol_map(items: Sequence[str]) -> dict[str, str]:
         if not colon or not name:
             raise UsageError(f"config {_MAP}: {item!r} is not of the form NAME:PROTOCOL")
         if protocol not in SECURITY_PROTOCOLS:
-            raise UsageError(f"config {_MAP}: {protocol!r} is no security protocol; use one of {', '.join(SECURITY_PROTOCOLS)}")
+            known = ", ".join(SECURITY_PROTOCOLS)
+            raise UsageError(f"config {_MAP}: {protocol!r} is not a security protocol; use one of {known}")
         if protocols.setdefault(name.upper(), protocol) != protocol:
             raise UsageError(f"config {_MAP} names {name} twice")
     return protocols
@@ -182,7 +183,8 @@ def _check(settings: NodeSecuritySettings) -> None:
 
 
 def _check_mapped(settings: NodeSecuritySettings, name: str) -> None:
-    """Without a map, old configurations mean what they always meant. With one, a forgotten name must not be plaintext."""
+    """Without a map, a listener whose name is no protocol is PLAINTEXT. With a map, such a listener must be in it: one that was
+    forgotten must not become PLAINTEXT."""
     if settings.protocols and name.upper() not in settings.protocols and name.upper() not in SECURITY_PROTOCOLS:
         raise UsageError(f"config {_MAP} has no security protocol for listener {name}; add {name}:SASL_SSL, or another one")
 

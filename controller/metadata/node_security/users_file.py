@@ -66,7 +66,7 @@ def _text(credential: ScramCredential) -> str:
 
 def _credential(where: str, mechanism: str, value: object) -> ScramCredential:
     if mechanism not in _KEY_BYTES:
-        raise UsageError(f"{where}: {mechanism!r} is no SCRAM mechanism; use {' or '.join(_KEY_BYTES)}")
+        raise UsageError(f"{where}: {mechanism!r} is not a SCRAM mechanism; use {' or '.join(_KEY_BYTES)}")
     fields = dict(item.partition("=")[::2] for item in str(value).split(","))
     try:
         salt, stored_key, server_key = (b64decode(fields[name], validate=True) for name in _FIELDS[:3])

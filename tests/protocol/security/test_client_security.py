@@ -193,7 +193,7 @@ def test_path_is_relative_to_the_file(tmp_path, monkeypatch) -> None:
 
 def test_path_that_no_file_can_have_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = written(tmp_path, "security.protocol=SSL\nssl.ca.location=a\\u0000b\n")
-    with pytest.raises(UsageError, match="no path of a file"):
+    with pytest.raises(UsageError, match="is not a path of a file"):
         ClientSecurity.from_file(path)
-    with pytest.raises(UsageError, match="no path of a file"):
+    with pytest.raises(UsageError, match="is not a path of a file"):
         ClientSecurity.from_file("a\0b")

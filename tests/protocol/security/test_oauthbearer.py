@@ -71,8 +71,8 @@ def test_signed_token_names_its_user_and_its_end(key, algorithm, key_id):
     [
         ({"exp": NOW - 31}, {}, "has expired"),
         ({"exp": None}, {}, "does not expire"),
-        ({"exp": "soon"}, {}, "is no time"),
-        ({"exp": 1e300}, {}, "is no time"),
+        ({"exp": "soon"}, {}, "is not a time"),
+        ({"exp": 1e300}, {}, "is not a time"),
         ({"nbf": NOW + 31}, {}, "not valid yet"),
         ({"iat": NOW + 31}, {}, "not valid yet"),
         ({"sub": None}, {}, "no claim sub"),
@@ -221,7 +221,7 @@ def test_key_set_comes_from_a_file_or_an_encrypted_url(tmp_path):
     for location in (str(path), path.as_uri()):
         assert reader_of(location)() == path.read_text()
     for location in ("http://example.org/keys", "ftp://example.org/keys", "file://other-host/keys"):
-        with pytest.raises(UsageError, match="no place for a key set"):
+        with pytest.raises(UsageError, match="not a location of a key set"):
             reader_of(location)
     with pytest.raises(UsageError, match=r"cannot read the key set .*jwks.endpoint.url"):
         Jwks(reader_of(str(tmp_path / "missing")), lambda: NOW_MS).load()
