@@ -133,8 +133,8 @@ class Segment:
         self.max_timestamp_offset = base_offset
         """The last offset of the first batch with `max_timestamp`."""
         self.roll_jitter_ms: int | None = None
-        """How much earlier than `segment.ms` the segment ends, in ms. The log draws it at the first append after which it checks
-        the segment's age, because it knows the topic's settings by then. None before that."""
+        """How much earlier than `segment.ms` the segment ends, in ms. The log draws it when it first checks the segment's age,
+        because it knows the topic's settings by then. None before that."""
         self.is_indexed_in_part = False
         """A batch could not be read when the indexes were built, so batches after it may have newer timestamps than
         `max_timestamp`."""
