@@ -1,7 +1,7 @@
-"""From columns to Arrow: buffers are passed on, and copied only if several batches become one.
+"""Converts columns to Arrow. Arrow arrays share the columns' buffers; bytes are copied only if several batches become one.
 
-The first call imports pyarrow, not this module, so that a client without pyarrow works except for this. The types are those of
-Spark's Kafka source, and Spark compares them exactly.
+pyarrow is imported by the first call and not by this module, so that a client without pyarrow works except for these calls. The
+types are those of Spark's Kafka source; Spark rejects any others.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ ArrowSchema: TypeAlias = Any
 """pyarrow.Schema."""
 
 ROWS = 10_000
-"""Rows of one Arrow batch: with fewer the cost per batch shows, with more Spark gains nothing."""
+"""Rows of one Arrow batch: with fewer, the cost per batch is noticeable; with more, Spark becomes no faster."""
 ARROW_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of one Arrow batch that joins several batches. Its offsets are int32, so this could not be more than 2 GiB."""
 CREATE_TIME, LOG_APPEND_TIME = 0, 1

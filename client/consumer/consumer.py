@@ -97,7 +97,7 @@ MANY_ROWS, MANY_BYTES = 100_000, 8 * 1024 * 1024
 STOP_TIMEOUT_MS, STOP_TIMEOUT_AFTER_ERROR_MS = 10_000, 2_000
 """How long `stop` takes at most if it is called without a time limit."""
 RUN_SHARE = 0.7
-"""How much of that time a handler of `run` may take to end. In the rest, the consumer leaves the group."""
+"""Share of that time within which a handler of `run` must end. In the rest, the consumer leaves the group."""
 
 Taken = TypeVar("Taken")
 
@@ -177,7 +177,8 @@ class Consumer(HandlerRuns[K, V]):
         self._subscribed: tuple[Topics, Callbacks] | None = None
         """What a consumer with a `group_id` is subscribed to."""
         self._started_in_handler = False
-        """An exception was being handled when `start` was called, so one in `stop` says nothing."""
+        """An exception was being handled when `start` was called. So one that is being handled in `stop` need not be the reason
+        for the stop."""
         if topics:
             self.subscribe(*topics)
 
@@ -420,7 +421,8 @@ class Consumer(HandlerRuns[K, V]):
         return self._state(partition).topic_id
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
-        """The ids (16 bytes) of those of these topics that this consumer knows, as of its newest metadata. It asks no broker."""
+        """The ids (16 bytes) of these topics in the newest metadata of this consumer; a topic that is not in it is left out. It
+        sends no request."""
         _, cluster = self._running()
         known = cluster.cache.topics
         return {name: known[name].topic_id for name in _checked_topics([topics]) if name in known}
@@ -502,7 +504,7 @@ class Consumer(HandlerRuns[K, V]):
     async def _poll(
         self, partitions: tuple[TopicPartition, ...], timeout_ms: float, pull: Callable[[PartitionState], list[Taken]]
     ) -> dict[TopicPartition, list[Taken]]:
-        """By partition, what `pull` takes from its buffer. Waits at most `timeout_ms` for the first of it."""
+        """By partition, what `pull` takes from its buffer. Waits at most `timeout_ms` until it has taken something."""
         fetcher, _ = self._running()
         only = {checked_partition(tp) for tp in partitions} or None
         result: dict[TopicPartition, list[Taken]] = {}
@@ -570,7 +572,7 @@ class Consumer(HandlerRuns[K, V]):
             if self._subscription.failed and not has_given_way:
                 await asyncio.sleep(0)  # So that a program that ignores the error in a loop lets other tasks run.
                 has_given_way = True
-                continue  # What has arrived meanwhile has found no waiter. From here to the wait there is no other await.
+                continue  # Records may have arrived during the sleep. There is no other await before the wait.
             self._raise_errors(first_time=False)
             if not await (fetcher.wait(deadline) if group is None else group.wait(deadline)):
                 return None
@@ -708,7 +710,7 @@ class Consumer(HandlerRuns[K, V]):
         failure = state.failure
         if failure is not None and failure.was_raised and isinstance(failure.error, TopicRecreated):
             assert self._tracker is not None
-            # Before the error was raised, the caller means an offset of the old log.
+            # The program knows of the new topic. If the error was not raised yet, the offset is one of the old log.
             state = self._tracker.renew(state, failure.error.topic_id)
         self._move(state, offset, leader_epoch)
 
@@ -760,8 +762,8 @@ class Consumer(HandlerRuns[K, V]):
         return state.position
 
     def highwater(self, partition: TopicPartition | tuple[str, int]) -> int | None:
-        """The high watermark (the offset after the last record that consumers may read) in the newest fetch; None before that.
-        UsageError if the partition is not assigned."""
+        """The partition's high watermark in the newest fetch response; None before the first one. A `read_committed` consumer may
+        have to stop before it, at an open transaction. UsageError if the partition is not assigned."""
         state = self._state(partition)
         return state.highwater if state.highwater >= 0 else None
 
@@ -859,7 +861,8 @@ class Consumer(HandlerRuns[K, V]):
         return self._member().metadata()
 
     def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
-        """As whom a transaction commits these offsets. CommitFailed if one of the partitions is not the consumer's any more."""
+        """The membership with which a transaction commits these offsets. CommitFailed if one of the partitions is no longer
+        assigned to this consumer; UsageError with `enable_auto_commit`."""
         if self.options.enable_auto_commit:
             raise UsageError("a consumer whose offsets a transaction commits needs enable_auto_commit=False")
         return self._member().transaction_member(offsets)
@@ -873,8 +876,8 @@ class Consumer(HandlerRuns[K, V]):
     async def committed_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """By partition, the committed offset with its metadata; partitions without one are left out. Otherwise as
-        `committed`."""
+        """By partition, the committed offset with its metadata; partitions without one are left out. Its time limit and errors
+        are those of `committed`."""
         group, deadline = self._member(), self._deadline(timeout_ms)
         _, cluster = self._connected()
         tps = checked_partitions(partitions)

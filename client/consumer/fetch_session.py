@@ -64,7 +64,8 @@ class FetchSession:
         return FetchPlan(self.session_id, self.epoch, partitions, [ForgottenPartition(*key) for key in forgotten])
 
     def on_response(self, error_code: int, session_id: int) -> bool:
-        """Whether the response counts. If not, the broker has dropped the session."""
+        """Move to the next session epoch. Returns False if the response has an error: its partitions do not count, and the next
+        request establishes a new session."""
         if error_code:
             self.reset()
             return False

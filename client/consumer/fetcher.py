@@ -4,8 +4,9 @@ There is one *main* fetch per broker: incremental (KIP-227), long-polling, for a
 that needs records while the main fetch waits at the broker (its buffer was emptied, or it was sought or resumed) does not wait
 for it: an *extra* fetch without a session asks for it, and it joins the main one later.
 
-A consumer with a rack may read a partition from another replica than the leader (`preferred_replicas.py`): then that broker's
-fetches ask for it. While the leader alone is asked, an extra fetch without the rack does it.
+A consumer with a rack may read a partition from another replica than the leader (`preferred_replicas.py`): then it belongs to
+the main fetch of that broker. While the leader must not name a replica, an extra fetch without the rack id asks the leader for
+the partition.
 
 Partitions that changed are put into a set, and one call per iteration of the event loop checks them. An idle consumer costs one
 waiting request per broker.
@@ -39,14 +40,14 @@ logger = get_logger(__name__)
 
 
 FETCH_GRACE_MS = 5_000
-"""A broker that has not answered a fetch so long after its wait has ended is taken for dead."""
+"""A fetch fails if its broker has been silent for this long beyond `fetch_max_wait_ms`."""
 DENIED_RETRY_S = 1.0
-"""The pause before a partition is fetched again whose topic the principal may not read."""
+"""The pause before the next fetch of a partition whose topic the principal may not read."""
 PAUSE_S = 0.2
-"""If a timer fires so late, the event loop did not run, and responses may wait unread in the sockets."""
+"""If a timer fires later than by this time, the event loop was blocked, and responses may be in the sockets unread."""
 LOOK_AGAIN_S = 5.0
-"""After so long without a record of any partition, the metadata is refreshed. A leader that is cut off from the other brokers,
-and does not know it, would let the consumer wait for ever; the others know the new leader."""
+"""Seconds without a record of any partition after which the metadata is refreshed. A leader that is cut off from the other
+brokers, and does not know it, would keep the consumer waiting for ever; the other brokers know the new leader."""
 
 
 class Fetcher:
@@ -112,7 +113,7 @@ class Fetcher:
             self._look_at_preferred(state, () if info is None else info.isr)
 
     def _look_at_preferred(self, state: PartitionState, isr: Collection[int]) -> None:
-        """Newer metadata: leave the preferred replica if it has left the cluster or the ISR."""
+        """Read from the leader again if the newer metadata says that the preferred replica has left the cluster or the ISR."""
         if self.preferred_replica(state) not in self._cluster.cache.brokers or self.preferred_replica(state) not in isr:
             self._preferred.drop(state.key)
             self.check_soon(state)
@@ -199,7 +200,7 @@ class Fetcher:
         return broker
 
     def _reachable_preferred(self, state: PartitionState, now: float) -> int:
-        """The preferred replica. LEADER, also from now on, if it cannot be reached."""
+        """The preferred replica, or LEADER. A replica that cannot be reached is given up."""
         broker_id = self.preferred_replica(state)
         if broker_id == LEADER:
             return LEADER
@@ -356,13 +357,14 @@ class Fetcher:
             self._check_all_soon(broker, sent)
 
     def _on_throttled(self, broker: BrokerFetches, throttle_ms: int) -> None:
-        """The broker reads nothing for so long, because of a quota: send it nothing meanwhile."""
+        """Send the broker nothing for this long: it throttles the client because of a quota, and reads nothing meanwhile."""
         now = self._loop.time()
         broker.throttled_until = until = self._cluster.throttles.on_throttled(broker.broker_id, throttle_ms, now)
         self._loop.call_at(until, self._on_throttle_ended, broker, until)
 
     def _on_throttle_ended(self, broker: BrokerFetches, until: float) -> None:
-        """A timer may fire a moment before its time, so the clock is not asked again: nothing else would send the next fetch."""
+        """Send the next main fetch, unless a later response has extended the throttle time. The clock is not compared, because a
+        timer may fire slightly early, and nothing else would send that fetch."""
         if broker.throttled_until <= until:
             broker.throttled_until = 0.0
             self._send_main_if_open(broker)
@@ -429,8 +431,9 @@ class Fetcher:
         is_diverging: bool,
         records: memoryview,
     ) -> None:
-        """A follower's answer. Whatever it refuses, the leader decides: a follower may be behind the leader, or have a tail that
-        it will truncate. Its high watermark may be an older one than the leader's."""
+        """Apply a follower's answer. If it is an error or a divergence, the partition is read from the leader again, which
+        decides: a follower may be behind, or have records that it will truncate. A follower's high watermark may be older than
+        one that the leader has sent."""
         names_another = answer.preferred_read_replica >= 0
         if answer.error_code or is_diverging or names_another:
             self.counters["fetch_errors"] += 1
@@ -450,7 +453,7 @@ class Fetcher:
     def _on_nomination(self, state: PartitionState, replica_id: int) -> None:
         """The leader names a replica that the partition should be read from."""
         now = self._loop.time()
-        if replica_id not in self._cluster.cache.brokers:  # It has joined since, or has gone.
+        if replica_id not in self._cluster.cache.brokers:  # The metadata is older than the replica, or the replica has left.
             self._preferred.fail(state.key, now)
             self._cluster.metadata.request_refresh()
         elif not self._preferred.is_leader_only(state.key, now):
@@ -495,7 +498,8 @@ class Fetcher:
             self.wake()
 
     def on_denied(self, state: PartitionState) -> None:
-        """The partition has failed. If that is for want of a right, ask again from time to time: it may be granted."""
+        """Called when the partition has failed. If the principal lacks a right on the topic, try again after DENIED_RETRY_S,
+        because the right may be granted."""
         if isinstance(state.error, TopicAuthorizationFailed):
             self._loop.call_later(DENIED_RETRY_S, self._try_again, state)
 
@@ -520,7 +524,7 @@ class Fetcher:
             return
         tp, position = state.tp, state.position
         if self._subscription.default_reset is None:
-            known = answer.log_start_offset >= 0  # a broker that rejects a fetch need not name them
+            known = answer.log_start_offset >= 0  # a broker that rejects a fetch may leave out the offsets of its log
             holds = f", which holds offsets {answer.log_start_offset} to {answer.high_watermark - 1}" if known else ""
             way_out = "seek to an offset between beginning_offsets() and end_offsets(), or choose an auto_offset_reset"
             text = f"the position {position} is outside the log{holds}; {way_out}"
@@ -533,14 +537,14 @@ class Fetcher:
     # -- the reader's side --------------------------------------------------------------------------------------------
 
     def next_ready(self, only: Container[TopicPartition] | None) -> PartitionState | None:
-        """The first partition that has records, and is not paused; of `only`, if given."""
+        """The first partition with something in its buffer that is not paused; one of `only`, if given."""
         for state in self._ready:
             if not state.paused and (only is None or state.tp in only) and state.has_buffered:
                 return state
         return None
 
     def ready_states(self, only: set[TopicPartition] | None) -> list[PartitionState]:
-        """The partitions that may have records, and are not paused; of `only`, if given."""
+        """The partitions that may have something in their buffers and are not paused; those of `only`, if given."""
         return [state for state in self._ready if (only is None or state.tp in only) and not state.paused]
 
     def on_read(self, state: PartitionState) -> None:

@@ -1,7 +1,8 @@
 """Where to read: offsets by timestamp (ListOffsets), and the validation of a position against a new leader's epochs (KIP-320).
 
-Both ask the partition's leader, with all partitions of one leader in one request, and are repeated until an answer settles them,
-after pauses that double up to a second. A background task lives only while a question is open.
+Both ask the partition's leader, with all partitions of one leader in one request. In the background they are repeated until an
+answer settles them, after pauses that double from 20 ms to a second. Look-ups for a call are repeated until `max_block_ms`. A
+background task exists only while a request is in flight.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ logger = get_logger(__name__)
 RETRY_S = 0.02
 RETRY_S_MAX = 1.0
 WARN_AFTER = 8
-"""After so many failures in a row, which take at least two seconds, a position's look-up is logged as a warning."""
+"""After so many failed look-ups of a position in a row, which take at least two seconds, there is a warning in the log."""
 
 
 def truncated(state: PartitionState, epoch: int, end_offset: int) -> LogTruncated:
@@ -106,7 +107,7 @@ class OffsetFetcher:
             task.add_done_callback(self._tasks.pop)
 
     async def _ask(self, leader_id: int, states: list[PartitionState]) -> None:
-        """Ask once. A state that this does not settle is checked and asked about again."""
+        """Look up and validate these positions once. A state that needs another attempt is checked again."""
         failures = {state: state.lookup_failures for state in states}
         try:
             await self._look_up(leader_id, states)
@@ -123,8 +124,8 @@ class OffsetFetcher:
         self._wake()
 
     def _check_again(self, state: PartitionState, leader_id: int, failures_before: int) -> None:
-        """Check the state soon; after a pause if the present leader was asked in vain. A new leader is asked without the pause,
-        because it is found by a refresh of the metadata, which has pauses of its own."""
+        """Check the state soon, or after a pause if the request failed and the leader is still the same. A new leader is asked
+        without that pause: it is found by a refresh of the metadata, and refreshes are paused already."""
         if not state.needs_position:
             state.on_lookup_settled()
         tp, failures = state.tp, state.lookup_failures
@@ -259,7 +260,7 @@ class OffsetFetcher:
         return found
 
     async def _know_topics(self, wanted: Iterable[TopicPartition], deadline: float) -> None:
-        """UnknownTopic if one of the partitions does not exist, or no longer exists."""
+        """Wait for the metadata of these topics; UnknownTopic if one of the partitions does not exist, or no longer exists."""
         loop = asyncio.get_running_loop()
         for topic, partitions in by_topic(wanted).items():
             await self._cluster.metadata.topic(topic, max(1.0, (deadline - loop.time()) * 1000), partitions)

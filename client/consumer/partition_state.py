@@ -125,7 +125,8 @@ class PartitionState:
         self.leader_epoch = -1
         """The leader epoch of the newest metadata, which fetches name; -1 before the first."""
         self.highwater = -1
-        """The high watermark of the newest response; -1 before the first. The program gets only records below it."""
+        """The high watermark of the newest response; -1 before the first. The program gets only records below it (with
+        `read_committed`, below the last stable offset)."""
         self._fetch_end: int | None = None
         """No fetch begins at this offset or after it; None: there is no bound."""
         self._buffer = FetchBuffer()
@@ -232,8 +233,8 @@ class PartitionState:
         self.is_held, self.paused = False, self._is_paused
 
     def on_maybe_allowed(self) -> bool:
-        """Time has passed since the principal lacked a right on the topic. Returns whether that has cleared the error, so that
-        the leader is asked again."""
+        """Clear the error of a principal that lacked a right on the topic, because the right may have been granted since.
+        Returns whether there was such an error; then the leader is asked again."""
         if not isinstance(self.error, TopicAuthorizationFailed):
             return False
         self._clear_failure()
@@ -337,7 +338,7 @@ class PartitionState:
             self.fail(self._corrupt(e, self.fetch_offset, -1))
 
     def on_aborted(self, transactions: list[AbortedTransaction]) -> None:
-        """The response whose batches come next names these transactions. Their records are not for the program."""
+        """Record the aborted transactions of a response; call it before `on_fetched`. Their records are not returned."""
         if self._aborted is None:
             self._aborted = AbortedTransactions()
         self._aborted.add(transactions)
@@ -388,8 +389,9 @@ class PartitionState:
         return self._open
 
     def catch_up(self, opened: OpenBatch | None, before: AnyRecord | None, record: AnyRecord) -> bool:
-        """A program on another thread goes through the records of `opened`, has got those up to `record`, and up to `before` when
-        this was called last (None: it had got none). Returns False, and changes nothing, if the position was moved since."""
+        """Move the position after `record`, up to which a program on another thread has iterated over the records of `opened`.
+        `before`: the record of the previous call; None for the first one. Returns False, and changes nothing, if the position
+        was moved since."""
         if self._open is not opened or self.cursor is not before:
             return False
         self.cursor = record
@@ -478,8 +480,8 @@ class PartitionState:
         return True
 
     def _continue_behind(self, batch: RawBatch, after: int) -> None:
-        """The batches after the skipped one were buffered by the wrong end in its header: buffer the rest of its response
-        again."""
+        """Buffer the response of a skipped batch again from behind it, because the batches that follow were selected by the wrong
+        end offset in its header."""
         buf, pos, header = batch
         self._position, self._epoch = max(after, self._position), header.leader_epoch
         self._empty()

@@ -6,9 +6,9 @@ reads from that *preferred replica* until
 
 - the choice is as old as `metadata.max.age.ms`: the leader may name a better one;
 - newer metadata says that it has left the cluster or the ISR, or that there is a new leader;
-- it answers with an error, or its connection is lost. Then the leader serves the partition for a while without being asked for
-  a preferred replica, so that a replica which the leader names and which refuses is not asked again and again. The while doubles
-  with each failure in a row.
+- it answers with an error, or its connection is lost. For some time after that, the consumer fetches from the leader without
+  its rack id, so the leader names no replica: otherwise it might name the same one, which would fail again. This time doubles
+  with each failure in a row, up to LEADER_ONLY_S_MAX.
 
 In each case the consumer goes back to the leader. Only the leader decides whether a position is in the log.
 """
@@ -22,7 +22,7 @@ LEADER = -1
 """In place of a broker id: no replica is preferred to the leader."""
 LEADER_ONLY_S_MAX = 10.0
 CONNECT_S = 0.5
-"""A replica to which no connection was opened for so long after the choice is given up."""
+"""Seconds after the choice within which a connection to the replica must be open; otherwise the consumer gives it up."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -61,7 +61,7 @@ class PreferredReplicas(Generic[Key]):
         return LEADER if choice is None else choice.replica_id
 
     def is_leader_only(self, key: Key, now: float) -> bool:
-        """Whether the leader must not be asked for a preferred replica now."""
+        """Whether fetches from the leader must leave out the rack id now, so that it names no replica."""
         choice = self._choices.get(key)
         return choice is not None and now < choice.leader_only_until
 
@@ -84,7 +84,7 @@ class PreferredReplicas(Generic[Key]):
             choice.replica_id = LEADER
 
     def fail(self, key: Key, now: float) -> None:
-        """The replica refused, or cannot be reached: read from the leader, and do not ask it for a replica for a while."""
+        """The replica refused, or cannot be reached: read from the leader, for some time without the rack id."""
         choice = self._choices.setdefault(key, _Choice())
         choice.leader_only_until = now + min(self._retry_s * (1 << min(choice.failures, 20)), LEADER_ONLY_S_MAX)
         choice.replica_id = LEADER

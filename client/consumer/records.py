@@ -43,18 +43,19 @@ class ConsumerGroupMetadata(NamedTuple):
 
 
 class TransactionMember(NamedTuple):
-    """As whom a transaction commits offsets, and of which topics they are."""
+    """The group membership with which a transaction commits offsets, and the ids of the topics of these offsets."""
 
     group: ConsumerGroupMetadata
     topic_ids: dict[TopicPartition, bytes]
-    """The ids of the topics that the offsets are about, if they are known: a topic may be recreated under its name."""
+    """The topic id of each partition, as far as it is known: a topic may be recreated under its name."""
     is_live: bool = True
-    """Another question may get a newer epoch."""
+    """Whether the epoch is read again before each attempt, so that an attempt after STALE_MEMBER_EPOCH may succeed. False for a
+    copy, such as that of `Consumer.group_metadata`."""
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record's offset, its timestamp (milliseconds since 1970, UTC; -1 if the question was not by time), and the epoch of the
-    leader that appended it (-1: not known)."""
+    """A record's offset, its timestamp (milliseconds since 1970, UTC; -1 if the offset was not looked up by time), and the epoch
+    of the leader that appended it (-1: not known)."""
 
     offset: int
     timestamp_ms: int

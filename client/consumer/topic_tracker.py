@@ -86,9 +86,9 @@ class TopicTracker:
             self._fetcher.on_cluster()
 
     def _is_certain(self, topic: str, info: TopicInfo) -> bool:
-        """Whether the metadata of a topic counts. If it has another id than before, the answer may be that of a broker that is
-        behind: switching to the old topic and back would read the new one twice. So the other id counts when no answer has
-        contradicted it for a while."""
+        """Whether to act on the metadata of a topic. If its id has changed, a broker that is behind may have answered with the
+        old topic: switching to it and back would read the new topic twice. So a changed id counts only after
+        MISSING_TOPIC_GRACE_MS in which each refresh returned it."""
         if not self._subscription.is_other(topic, info.topic_id):
             self._other_since.pop(topic, None)
             return True
@@ -101,7 +101,8 @@ class TopicTracker:
         return False
 
     def _on_missing(self, topic: str) -> None:
-        """Refresh again for a while. After that it is an error, or the consumer waits until the topic is created."""
+        """Refresh again for MISSING_TOPIC_GRACE_MS. After that a missing topic is an error, or (`on_missing_topic="wait"`) the
+        consumer waits until it is created. A topic that the principal may not describe is an error after DENIED_GRACE_MS."""
         if topic not in self._cluster.cache.failed:
             return
         now = asyncio.get_running_loop().time()
@@ -115,7 +116,7 @@ class TopicTracker:
     # -- assigned partitions ------------------------------------------------------------------------------------------
 
     def _check_assigned(self, state: PartitionState) -> None:
-        """Whether the cluster still has the log that was assigned. A state that waits for a seek gets no second error."""
+        """Fail or renew the state if the cluster no longer has its log. A state that waits for a seek gets no second error."""
         topic, index = state.tp
         cache = self._cluster.cache
         info = cache.topics.get(topic)
@@ -131,7 +132,7 @@ class TopicTracker:
             self._on_missing_assigned(state, info if is_other else None)
 
     def _on_missing_assigned(self, state: PartitionState, other: TopicInfo | None) -> None:
-        """Refresh again for a while; after that it is an error. `other`: the topic that has the name now."""
+        """Refresh again for MISSING_TOPIC_GRACE_MS; after that it is an error. `other`: the topic that has the name now."""
         topic, index = state.tp
         waited_ms = state.on_missing(asyncio.get_running_loop().time())
         if waited_ms >= MISSING_TOPIC_GRACE_MS and other is not None:
@@ -146,8 +147,8 @@ class TopicTracker:
         self._cluster.metadata.request_refresh_in(DENIED_RETRY_S if is_denied else _refresh_delay_s(waited_ms))
 
     def _on_recreated(self, state: PartitionState, error: TopicRecreated) -> None:
-        """Without a reset policy it is an error. With one, the new topic is read by the policy, after the records of the old one
-        that were fetched already."""
+        """With a reset policy, read the new topic by it, after the records of the old topic that were fetched already. Without
+        one, fail the state."""
         if self.follows_policy(state):
             policy = self._options.auto_offset_reset
             reason = f'the position {error.position} is of a deleted log; auto_offset_reset="{policy}" applies'

@@ -566,9 +566,9 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         has the transactional id.
 
         `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until
-        the call has ended, and coroutines are cancelled. When `run` is to end, or a partition goes to another member, records
-        that wait are dropped, and calls that run may end: within `drain_timeout_ms`, or four fifths of `rebalance_timeout_ms`.
-        `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
+        the call has ended, and coroutines are cancelled. When `run` is to end, or a partition is revoked, records that wait
+        are dropped, and running calls may end, within `drain_timeout_ms` or 72 % of `rebalance_timeout_ms`; then coroutines
+        are cancelled. `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
 
         UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs, and for
         a handler that cannot be called with one argument, or is a generator function."""
@@ -619,7 +619,8 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         return self._call(self._client.topic_id, partition)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
-        """The ids (16 bytes) of those of these topics that this consumer knows, as of its newest metadata. It asks no broker."""
+        """The ids (16 bytes) of these topics in the newest metadata of this consumer; a topic that is not in it is left out.
+        It sends no request."""
         return self._call(self._client.topic_ids, topics)
 
     def getmany(
@@ -676,8 +677,8 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         return self._run(self._client.position, partition)
 
     def highwater(self, partition: TopicPartition | tuple[str, int]) -> int | None:
-        """The high watermark (the offset after the last record that consumers may read) in the newest fetch; None before that.
-        UsageError if the partition is not assigned."""
+        """The partition's high watermark in the newest fetch response; None before the first one. A `read_committed` consumer
+        may have to stop before it, at an open transaction. UsageError if the partition is not assigned."""
         return self._call(self._client.highwater, partition)
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -752,7 +753,8 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
     def committed_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """By partition, the committed offset with its metadata; partitions without one are left out. Otherwise as `committed`."""
+        """By partition, the committed offset with its metadata; partitions without one are left out. Its time limit and errors
+        are those of `committed`."""
         return self._run(self._client.committed_offsets, partitions, timeout_ms=timeout_ms)
 
     def seek_to_committed(

@@ -1,9 +1,9 @@
-"""The partitions that a member of a group has taken. Pure, but for the consumer's parts that it tells.
+"""The partitions that a member of a group has taken. Pure, except that it calls the subscription and the fetcher.
 
-in transit   taken, and coming or going: a rebalance is working on it
+in transit   taken, and being assigned or revoked by the rebalance in progress
 announced    `on_assigned` was called for it, so `on_revoked` or `on_lost` follows
-held         its records are not returned now: it is in transit, the membership is in doubt, or the program is not subscribed to
-             its topic any more
+held         its records are not returned now: it is in transit, the membership is in doubt, or the program is no longer
+             subscribed to its topic
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ class Assignment:
         return bool(self.states)
 
     def may_take(self, tp: TopicPartition, key: TopicIdPartition) -> bool:
-        """Whether nothing else is read under the partition's name: a topic that was recreated has another id."""
+        """Whether no other state has the partition's name. If the topic was recreated, that of the old topic may still have
+        it."""
         return key in self.states or tp not in self._subscription.states
 
     def take(self, tp: TopicPartition, key: TopicIdPartition) -> None:
-        """Take a partition, which is in transit first. One that was taken before an interruption stays as it is."""
+        """Take a partition; it is in transit from now on. A partition that an interrupted step has taken keeps its state."""
         self.in_transit[key] = None
         if key not in self.states:
             self.states[key] = self._subscription.add(tp, key[0], None)
 
     def drop(self, keys: Iterable[TopicIdPartition]) -> None:
-        """Read these partitions no longer. Those that were not taken are left out."""
+        """Stop reading these partitions. Partitions that were not taken are ignored."""
         dropped = [state for key in keys if (state := self.states.pop(key, None)) is not None]
         for state in dropped:
             self.in_transit.pop(state.key, None)

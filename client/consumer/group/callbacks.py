@@ -1,4 +1,4 @@
-"""The callbacks of `subscribe`: what a program wants to do when partitions come and go.
+"""The callbacks of `subscribe`, which run when partitions are assigned, revoked or lost.
 
 Each may be a plain function or a coroutine function, and gets the list of partitions. A rebalance waits for it, because other
 members wait for the partitions; so each has a deadline. A coroutine that is not done by then is cancelled and not waited for. A

@@ -4,10 +4,10 @@ Requests are sent again until they succeed, fail for good, or the time is up. Th
 
 - One commit is in flight at a time, and the others wait for it in the order of the calls. So an older offset that is sent again
   never follows a newer one.
-- Before each attempt it is checked that the partition is still the one that the offset is about (the same `PartitionState`). A
-  partition that was given up, and perhaps assigned again, is left out; its commit fails.
-- STALE_MEMBER_EPOCH means that the coordinator has moved the member to another epoch, and the response is on its way. The
-  attempt is repeated after the next heartbeat, with the epoch that the member has then.
+- Each attempt leaves out partitions that were given up since the call, and perhaps assigned again (they have another
+  `PartitionState`); their commit fails.
+- STALE_MEMBER_EPOCH means that the coordinator has moved the member to another epoch, and that the heartbeat response with it has
+  not arrived yet. The attempt is repeated after the next heartbeat, with the member's new epoch.
 
 A consumer that assigns partitions by hand commits without a membership. The coordinator accepts that while the group has no
 members.
@@ -48,15 +48,15 @@ _LOST = frozenset({
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.GROUP_ID_NOT_FOUND,
 })  # fmt: skip
-"""Errors that mean that the coordinator does not count the sender, or not any more."""
+"""Errors that mean that the sender is not, or no longer, a member of the group."""
 _NOT_RETRIED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""The topic was deleted. Another attempt would only hold up a rebalance."""
+"""The topic was deleted. Another attempt would only delay a rebalance."""
 
 Offsets = Mapping[PartitionState, OffsetAndMetadata]
 
 
 class Sender(NamedTuple):
-    """As what a request is sent."""
+    """The member id, member epoch and instance id of a request. The defaults are those of a commit without a membership."""
 
     member_id: str = ""
     epoch: int = -1
@@ -64,15 +64,15 @@ class Sender(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """What commits need to know of the membership."""
+    """The functions with which commits read the membership."""
 
     sender: Callable[[], Sender]
     owns: Callable[[PartitionState], bool]
-    """Whether the partition is still this consumer's."""
+    """Whether the partition is still assigned to this consumer."""
     lost: Callable[[PartitionState | None], CommitFailed]
-    """The error for a partition that is not, or for a member that the coordinator does not count."""
+    """The error for a partition that is no longer assigned, or (None) for a consumer that is no longer a member."""
     after_heartbeat: Callable[[float], Awaitable[None]]
-    """Waits until another heartbeat was answered, or until the time that is given (on the loop's clock)."""
+    """Waits until a heartbeat that is sent after this call was answered, or until the given time (on the loop's clock)."""
 
 
 class Commits:
@@ -87,11 +87,11 @@ class Commits:
         self._membership = membership
         self._lock = asyncio.Lock()
         self.last: dict[TopicIdPartition, OffsetAndMetadata] = {}
-        """What is committed, as far as this consumer knows."""
+        """The committed offsets that this consumer has stored or looked up last."""
         self.committed = self.failed = 0
         """How many calls have succeeded and failed."""
         self.latency = Histogram()
-        """Seconds that a commit took that has succeeded."""
+        """Seconds that successful commits took."""
 
     # -- committing ---------------------------------------------------------------------------------------------------
 
@@ -190,8 +190,8 @@ class Commits:
     async def fetch(
         self, keys: Iterable[TopicIdPartition], deadline: float, *, as_member: bool = True
     ) -> dict[TopicIdPartition, OffsetAndMetadata]:
-        """The committed offsets of those of these partitions that have one. `as_member`: the coordinator rejects the request of a
-        member that it does not count, or not in this epoch.
+        """The committed offsets of these partitions; partitions without one are left out. `as_member`: send member id and epoch,
+        so that the coordinator rejects the request if the member was removed or has another epoch.
 
         RequestTimeout at the deadline (on the loop's clock); RequestFailed; CommitFailed if the consumer is no member any
         more."""
@@ -266,7 +266,7 @@ class Commits:
 
 
 class _Attempt:
-    """One call: what is not stored yet, and what has gone wrong."""
+    """The progress of one call: the offsets that are not stored yet, and the errors."""
 
     def __init__(self, left: dict[PartitionState, OffsetAndMetadata]) -> None:
         self.left = left

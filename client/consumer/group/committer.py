@@ -1,7 +1,7 @@
-"""What a member of a group commits, and as whom: the program's commits, and the automatic ones.
+"""Commits for a member of a group: the program's commits, and the automatic ones.
 
-An automatic commit contains what the program has finished (handed_over.py) and what is not committed yet. The first position of a
-partition is committed, too: with `auto_offset_reset="latest"` the next owner would otherwise begin at another end, and skip the
+An automatic commit contains the finished offsets (handed_over.py) that are not committed yet. The first position of a partition
+is committed, too: otherwise, with `auto_offset_reset="latest"`, the next owner would begin at a later log end, and skip the
 records in between.
 """
 
@@ -53,7 +53,8 @@ class Committer:
         self.commits = Commits(options, identity.group_id, coordinator, membership)
         self._view_waiters: list[asyncio.Future[None]] = []
         self.last_gap_s: float | None = None
-        """How long the program was away when it lost its partitions because of that; None when it has got some since."""
+        """Seconds for which the program had not polled when it lost its partitions because of that; None once it got some
+        again."""
 
     # -- the program's commits ----------------------------------------------------------------------------------------
 
@@ -81,8 +82,8 @@ class Committer:
             raise self.lost_error(None, missing[0])
 
     def transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
-        """As whom a transaction commits these offsets now. CommitFailed for a partition that is not the consumer's, or not any
-        more; UsageError if it is not assigned by hand."""
+        """The membership with which a transaction commits these offsets now. CommitFailed for a partition that is not, or no
+        longer, assigned to the consumer; UsageError instead if the consumer assigns partitions by hand."""
         states, dropped = self._subscription.states, self._handed.dropped
         missing = next((tp for tp in offsets if tp not in states or tp in dropped), None)
         if missing is not None and self._is_without_group:
@@ -92,7 +93,7 @@ class Committer:
         return TransactionMember(self.metadata(), {tp: states[tp].topic_id for tp in offsets})
 
     def metadata(self) -> ConsumerGroupMetadata:
-        """As whom the consumer commits now. CommitFailed if it is no member."""
+        """The membership with which the consumer commits now. CommitFailed if it is no member."""
         sender = self._sender()
         return ConsumerGroupMetadata(self._identity.group_id, sender.epoch, sender.member_id, sender.instance_id)
 
@@ -105,7 +106,7 @@ class Committer:
             await self.commit_settled(self._loop.time() + self._options.request_timeout_ms / 1000)
 
     async def commit_settled(self, deadline: float) -> None:
-        """Commit what the program has finished of all partitions, except those that come or go: a rebalance commits these."""
+        """Commit the finished offsets of all partitions, except those in transit, which the rebalance commits."""
         if self._is_without_group:
             states = list(self._subscription.states.values())
         else:
@@ -114,7 +115,7 @@ class Committer:
         await self.commit_finished(states, deadline)
 
     async def commit_finished(self, states: Iterable[PartitionState], deadline: float) -> None:
-        """Commit what the program has finished. A failure is logged: what is not committed is read again."""
+        """Commit the finished offsets of these states. A failure is logged and not raised: the records are read again later."""
         offsets = {}
         for state in states:
             finished, last = self._handed.finished(state), self.commits.last.get(state.key)
@@ -130,7 +131,7 @@ class Committer:
     # -- the membership -----------------------------------------------------------------------------------------------
 
     def _sender(self) -> Sender:
-        """As whom the consumer commits now."""
+        """The member id and epoch with which the consumer commits now. CommitFailed if it is no member."""
         if self._is_without_group:
             return Sender()
         view = self._view()
@@ -149,7 +150,8 @@ class Committer:
         return self._assignment.states.get(state.key) is state and self._view().tenure == self._assignment.tenure
 
     def lost_error(self, state: PartitionState | None, tp: TopicPartition | None = None) -> CommitFailed:
-        """The error of a commit for a partition that is not the consumer's, or of a consumer that is no member."""
+        """The error of a commit for a partition that is not assigned to the consumer, or of a consumer that is no member. Also
+        requests a heartbeat at once, which finds out whether the coordinator has removed the member."""
         self._post(lambda m, now: m.beat_now(now))
         what = f"the coordinator of group {self._identity.group_id!r} does not count this consumer as a member"
         tp = tp if state is None else state.tp
@@ -164,7 +166,7 @@ class Committer:
         return CommitFailed(what, topic=None if tp is None else tp.topic, partition=None if tp is None else tp.partition)
 
     def on_view(self, view: MemberView) -> None:
-        """There is a newer view."""
+        """Take the newest view, and wake the commits that wait for it."""
         if view.poll_gap_s is not None:
             self.last_gap_s = view.poll_gap_s
         waiters, self._view_waiters = self._view_waiters, []

@@ -1,15 +1,15 @@
-"""Which records a program has got, and which of them it has finished. Pure.
+"""Which records were returned to the program, and which of them it has finished. Pure.
 
-A program has finished the records that a call returned to it when it asks for more: of the same partitions, or of all. Records
-that `async for` returns are finished one by one. What is committed automatically is never ahead of that, so a program that ends
-in the middle of its work gets the unfinished records again.
+A program has finished the records that a call returned when it asks for more: of the same partitions, or of all. Records that
+`async for` returns are finished one by one. An automatic commit never goes beyond the finished records, so a program that ends in
+the middle of its work gets the unfinished records again.
 
     position         the record that the program gets next
     finished offset  the first record that it may not have finished; the same, unless a call has just returned records
 
-A program that commits an offset itself says that it has finished the records before it, also those that it has just got.
+If the program commits an offset itself, it has finished all records before that offset, also those of the last call.
 
-While `Consumer.run` hands records to a handler, it keeps a ledger of what is finished (run/), and that counts instead.
+While `Consumer.run` hands records to a handler, its ledger of finished records (run/) applies instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Offset = tuple[int, int]
 
 
 class Ledger(Protocol):
-    """What `Consumer.run` knows of the records that it has handed over, and what it has to hear."""
+    """The records that `Consumer.run` has handed to its handler. The membership reads it, and notifies it of changes."""
 
     def finished(self, state: PartitionState) -> Offset | None:
         """The finished offset of a state; None while it has no position."""
@@ -34,7 +34,8 @@ class Ledger(Protocol):
         """Whether the handler works on records of these states."""
 
     def on_revoking(self, states: Iterable[PartitionState], deadline: float) -> None:
-        """These states are to go at the deadline (on the loop's clock), or as soon as `has_unfinished` says no."""
+        """These states are revoked: they are given up as soon as `has_unfinished` returns False, or at the deadline (on the
+        loop's clock)."""
 
     def on_dropped(self, state: PartitionState) -> None:
         """The partition is no longer read. Another member may read it."""
@@ -43,7 +44,7 @@ class Ledger(Protocol):
         """The program has chosen another position."""
 
     def on_holds(self) -> None:
-        """Other partitions may be held than before, or the membership may be in doubt, or no longer."""
+        """Which partitions are held may have changed, or whether the membership is in doubt."""
 
 
 class HandedOver:
@@ -53,14 +54,14 @@ class HandedOver:
         self.ledger: Ledger | None = None
         """Not None while `Consumer.run` reads."""
         self._open: dict[PartitionState, Offset] = {}
-        """Where the records begin that a call has returned, and that are not finished."""
+        """The offset of the first unfinished record that a call has returned."""
         self._iterated: PartitionState | None = None
         """The state whose records `async for` returns; all before its `cursor` are finished."""
         self._committed: dict[PartitionState, Offset] = {}
-        """What the program has committed itself, while that is ahead of what it has finished otherwise."""
+        """The offsets that the program has committed itself, while they are beyond the records that it has finished otherwise."""
         self.dropped: dict[TopicPartition, None] = {}
-        """Partitions that were dropped while the program had unfinished records of them. Until it asks for more, it may try to
-        commit those."""
+        """Partitions that were dropped while the program had unfinished records of them. Until the program asks for more records,
+        its commits for them must fail."""
 
     def on_poll(self, only: Container[TopicPartition] | None) -> None:
         """The program asks for records: of these partitions, or of all (None). It has finished those that it had of them."""
@@ -87,7 +88,8 @@ class HandedOver:
         self._iterated = state
 
     def on_committed(self, state: PartitionState, offset: Offset) -> None:
-        """The program commits this offset itself. (An offset behind its position says nothing about records that it has got.)"""
+        """The program commits this offset itself. An offset beyond the position is ignored here: it is about records that were
+        not returned yet."""
         if offset[0] <= state.position:
             self._committed[state] = offset
 
@@ -112,18 +114,18 @@ class HandedOver:
         self._forget(state)
 
     def on_revoking(self, states: Iterable[PartitionState], deadline: float) -> None:
-        """These partitions are to go at the deadline (on the loop's clock), or as soon as the program has finished its
-        records."""
+        """These partitions are revoked: they are given up as soon as the program has finished their records, or at the deadline
+        (on the loop's clock)."""
         if self.ledger is not None:
             self.ledger.on_revoking(states, deadline)
 
     def on_holds(self) -> None:
-        """Other partitions may be held than before, or the membership may be in doubt, or no longer."""
+        """Which partitions are held may have changed, or whether the membership is in doubt."""
         if self.ledger is not None:
             self.ledger.on_holds()
 
     def finish_all(self) -> None:
-        """The program says that it has finished everything that it got."""
+        """Count all records that were returned as finished."""
         self.on_poll(None)
 
     def has_unfinished(self, states: Iterable[PartitionState]) -> bool:

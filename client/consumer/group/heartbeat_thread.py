@@ -1,15 +1,15 @@
 """Heartbeats on a thread of their own, with an event loop and connections of their own.
 
-A handler that computes for a minute, or calls a blocking library, stops its event loop. Heartbeats on that loop would stop, too,
-and the coordinator would give the partitions to another member in the middle of the work. On a thread they go on; what bounds the
-work is `max_poll_interval_ms` alone, as in Kafka's Java client.
+A handler that computes for a minute, or calls a blocking library, blocks its event loop. Heartbeats on that loop would stop, too,
+and the coordinator would give the partitions to another member in the middle of the work. On a thread they go on, so only
+`max_poll_interval_ms` limits the work, as in Kafka's Java client.
 
-Nothing is shared but immutable values. Both directions go through the event loops' own mailboxes (`call_soon_threadsafe`), except
-that each side may read one attribute of the other: the newest view, and the marks of `Progress`. The clocks of both loops are the
-system's monotonic one, so a time means the same on both.
+The two threads call each other through their event loops (`call_soon_threadsafe`). Beside that they share a few attributes with
+immutable values: the newest view, when it was published, the marks of `Progress`, and whether the link is being closed. Both
+loops use the system's monotonic clock, so their times can be compared.
 
-A simulated event loop runs many processes on one thread and its own time. With one of those, the heartbeats stay on the
-consumer's loop (`may_use_threads`).
+A simulated event loop has its own clock, and runs many processes on one thread. There the heartbeats stay on the consumer's loop
+(`may_use_threads`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ logger = get_logger(__name__)
 CLOSE_S = 2.0
 """How long `close` waits for the thread. It has nothing to do but to close connections."""
 LOOK_S = 1.0
-"""How often the thread looks whether the consumer's loop still exists."""
+"""The interval (seconds) at which the thread checks that the consumer's loop is not closed."""
 BLOCKED_S = 10.0
-"""If the consumer's loop has not run for so long, it is logged once."""
+"""If the consumer's loop has not run for this long, `consumer.event_loop_blocked` is logged once."""
 
 
 def may_use_threads(loop: asyncio.AbstractEventLoop) -> bool:
@@ -62,12 +62,12 @@ class ThreadLink:
         self._heartbeats: Heartbeats | None = None
         """Only the thread uses it. None before it runs."""
         self._early: list[Act] = []
-        """What was posted before that."""
+        """Acts that were posted before `_heartbeats` existed."""
         self._task: asyncio.Task[None] | None = None
         self.lag_s = 0.0
         """How long the consumer's loop took to take the last view."""
         self._published_at: float | None = None
-        """When the oldest view was published that the consumer's loop has not taken yet; None: it has taken all."""
+        """When the oldest view that the consumer's loop has not taken yet was published; None: it has taken all."""
         self._is_blocked = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"heartbeats of {identity.group_id}", daemon=True)
@@ -108,7 +108,7 @@ class ThreadLink:
             reason = f"{type(e).__name__}: {e}"
         finally:
             self._loop.close()
-            with contextlib.suppress(RuntimeError):  # The consumer's loop is closed, and nobody waits any more.
+            with contextlib.suppress(RuntimeError):  # The consumer's loop is closed, so `close` no longer waits.
                 self._home.call_soon_threadsafe(self._on_thread_ended, reason)
 
     async def _main(self) -> str:

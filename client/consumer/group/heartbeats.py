@@ -1,12 +1,11 @@
-"""Sends the heartbeats of a group member. The membership (membership.py) decides what they say; this is its shell.
+"""Sends the heartbeats of a group member. The membership (membership.py) decides their fields; this is its shell.
 
 It runs on the consumer's event loop, or on that of a thread of its own (heartbeat_thread.py), and does the same on both. The
 heartbeats have a connection of their own, so that no other request, and no quota, delays them.
 
-It also looks whether the program still asks for records. `Progress` is what the consumer notes about that at next to no cost; it
-is looked at once per heartbeat. A program that has not asked for more records for `max_poll_interval_ms` leaves the group. While
-`Consumer.run` calls a handler, what counts is how long the oldest call has run: other calls ask for records all the time, and do
-not help a call that is stuck.
+It also checks that the program still polls. The consumer notes each poll in `Progress`, which costs next to nothing and is read
+once per heartbeat. A member whose program has not polled for `max_poll_interval_ms` leaves the group. While `Consumer.run` calls
+a handler, the limit applies to the oldest running call instead: the run polls all the time, also while a call is stuck.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ logger = get_logger(__name__)
 TIMEOUT_MS_MIN = 1_000
 
 Act = Callable[[Membership, float], None]
-"""Something that the consumer tells the membership; the second argument is the time."""
+"""A call on the membership that the consumer's side posts; the second argument is the time on the loop's clock."""
 
 
 class MemberView(NamedTuple):
@@ -46,11 +45,11 @@ class MemberView(NamedTuple):
     epoch: int = 0
     target_keys: frozenset[TopicIdPartition] | None = None
     target_at: float = float("-inf")
-    """When the heartbeat was sent whose response has brought the target."""
+    """When the heartbeat whose response brought the target was sent."""
     owned_keys: frozenset[TopicIdPartition] = frozenset()
-    """What is in the target, and what the program has still to give up."""
+    """The partitions of the target, and those that the program has not given up yet."""
     valid_until: float = float("-inf")
-    """Until when what is owned may be relied on."""
+    """Until when the member may rely on owning `owned_keys`."""
     confirmed_at: float | None = None
     """When the last heartbeat that succeeded was sent."""
     interval_s: float = FIRST_INTERVAL_S
@@ -59,12 +58,12 @@ class MemberView(NamedTuple):
     last_error: StrandlineError | None = None
     """Why the last heartbeat failed."""
     poll_gap_s: float | None = None
-    """How long the program had not asked for records, if the member has left because of that."""
+    """Seconds for which the program had not polled, if the member has left the group because of that."""
     coordinator_id: int = -1
     heartbeats: int = 0
     heartbeat_failures: int = 0
     heartbeat_latency_s: float = 0.0
-    """Of the last heartbeat that succeeded."""
+    """Seconds from the last successful heartbeat to its response."""
 
 
 class Progress:
@@ -80,7 +79,7 @@ class Progress:
         self.iterated: PartitionState | None = None
         """The state whose records `async for` returns. Its cursor moves with each record."""
         self.working_since: float | None = None
-        """When the oldest call of a handler began that has not returned, on the loop's clock; None: there is none."""
+        """When the oldest running call of a handler began, on the loop's clock; None: no call runs."""
 
     def mark(self) -> tuple[int, object]:
         """Differs from an earlier mark (by identity) if the program has asked for a record since."""
@@ -89,8 +88,7 @@ class Progress:
 
 
 class Heartbeats:
-    """Belongs to the event loop that runs when it is constructed. Only `run` takes time; everything else is called on that
-    loop."""
+    """Belongs to the event loop in which it is constructed: all methods must be called there. Only `run` waits."""
 
     def __init__(
         self,
@@ -118,12 +116,12 @@ class Heartbeats:
         self._wake = asyncio.Event()
         self._mark = progress.mark()
         self._progressed_at = self._loop.time()
-        """When the program was last seen to ask for records, or when that began to matter."""
+        """When the program was last seen to poll, or when `max_poll_interval_ms` began to apply; on the loop's clock."""
         self._sent = self._failed = 0
         self._latency_s = 0.0
 
     def act(self, act: Act) -> None:
-        """Tell the membership something."""
+        """Call `act` with the membership now, and publish the new view."""
         act(self._membership, self._loop.time())
         self._changed()
 
@@ -165,7 +163,7 @@ class Heartbeats:
         await self._close_replaced()
 
     async def _ask(self, request: ConsumerGroupHeartbeatRequest) -> Message | None:
-        """The response. None if the heartbeat waited for news, and another one is due meanwhile."""
+        """The response. None if the coordinator still holds a waiting heartbeat back when the next one is due."""
         if not self._membership.is_waiting:
             return await self._coordinator.ask(CONSUMER_GROUP_HEARTBEAT, request, self._timeout_ms())
         timeout_ms = self._membership.interval_s * 1000 + self._timeout_ms()
@@ -182,7 +180,7 @@ class Heartbeats:
             asking.cancel()
 
     def _timeout_ms(self) -> float:
-        """As long as an interval, within bounds: a coordinator that has not answered by then may have been replaced."""
+        """The heartbeat interval, within bounds: a coordinator that has not answered by then may have been replaced."""
         within_ms = max(TIMEOUT_MS_MIN, min(ANSWER_TIMEOUT_MS, self._membership.interval_s * 1000))
         return min(self._options.request_timeout_ms, within_ms)
 
@@ -270,7 +268,8 @@ class Heartbeats:
         return self._connection
 
     def _on_connection(self, connection: ConnectionState, is_lost: bool) -> None:
-        """If an open connection was lost, the next heartbeat follows at once: the coordinator may wait for nothing but it."""
+        """If a connection that has carried a response was lost, send the next heartbeat at once: the coordinator may end the
+        session if none arrives within its grace time."""
         if is_lost and connection is self._connection and self._was_answered:
             self._was_answered = False
             self._membership.on_connection_lost(self._loop.time())

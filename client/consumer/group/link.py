@@ -5,8 +5,8 @@
         view, on_view()    <-------------------    publish(view)
         failure
 
-`LocalLink` is for both on one event loop: the simulator needs that, and a program that wants no thread. `ThreadLink`
-(heartbeat_thread.py) is for two. In both, `on_view` is called on the consumer's loop, and never within `post`.
+With `LocalLink` both sides share one event loop: in the simulator, and in a program with `heartbeat_thread=False`. With
+`ThreadLink` (heartbeat_thread.py) each has its own. In both, `on_view` is called on the consumer's loop, and never within `post`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Link(Protocol):
     """How long the consumer's loop took to notice the last view; 0 if there is one loop."""
 
     def post(self, act: Act) -> None:
-        """Tell the membership something, soon, and in the order of the calls."""
+        """Call `act` with the membership, on the heartbeats' loop. Acts run in the order of the posts, perhaps after this
+        returns."""
 
     async def close(self) -> None:
         """End the heartbeats and close their connections. Nothing more is sent. A second call does nothing."""
@@ -71,7 +72,7 @@ class LocalLink:
 
 
 def reason_of_end(task: asyncio.Task[None]) -> str:
-    """Why a task has ended that should not end: for an error message."""
+    """Why a background task has ended that should run for ever, for an error message."""
     if task.cancelled():
         return "it was cancelled from outside"
     error = task.exception()

@@ -118,7 +118,7 @@ class GroupMember:
             self._fail(f"the background task {task.get_name()!r} has ended: {reason_of_end(task)}")
 
     def _fail(self, reason: str) -> None:
-        """The consumer cannot be a member any more. The coordinator should not wait for it."""
+        """The consumer cannot be a member any more: leave the group, so that the coordinator does not wait for the session."""
         if self._failure is not None:
             return
         group_id, member_id = self.identity.group_id, self.identity.member_id
@@ -221,7 +221,7 @@ class GroupMember:
         self._maybe_suspend()
 
     def _maybe_suspend(self) -> None:
-        """Hold everything if the membership has become doubtful. If the process was paused, nothing has noticed that yet."""
+        """Hold all partitions if the session may have ended. After the process was paused, this is the first check."""
         if self._assignment and not self._is_suspended and self._loop.time() >= self.view.valid_until:
             self._update_holds()
 
@@ -239,7 +239,7 @@ class GroupMember:
         self._handed.forget(state)
 
     def raise_errors(self) -> None:
-        """Raise why the consumer is no member, each time; the error of a callback once."""
+        """Raise the error because of which the consumer is no member (each time), or that of a callback (once)."""
         error = self._failure or self.view.error
         if error is not None:
             raise copy_of(error)
@@ -248,7 +248,7 @@ class GroupMember:
             raise failed
 
     async def wait(self, deadline: float | None) -> bool:
-        """Wait for records, as `Fetcher.wait`. The program is not late meanwhile."""
+        """Wait for records, as `Fetcher.wait`. The time does not count for `max_poll_interval_ms`."""
         self._progress.waiting += 1
         try:
             return await self._fetcher.wait(deadline)
@@ -260,17 +260,18 @@ class GroupMember:
     # -- a handler that `Consumer.run` calls --------------------------------------------------------------------------
 
     def begin_run(self, ledger: Ledger) -> None:
-        """From now on `ledger` says which records are finished. The program has finished those that it got before."""
+        """From now on `ledger` decides which records are finished. All records that were returned before count as finished."""
         self._handed.finish_all()
         self._handed.ledger = ledger
 
     def end_run(self) -> None:
-        """What the ledger has not finished was given back: positions say again what is finished."""
+        """The run ends. It sets the positions back to its first unfinished records, so from now on the positions may be
+        committed."""
         self._handed.ledger = self._progress.working_since = None
         self._rebalancer.changed.set()
 
     def on_working(self, since: float | None) -> None:
-        """When the oldest call of the handler began that has not returned, on the loop's clock; None: there is none."""
+        """Note when the oldest running call of the handler began, on the loop's clock; None: no call runs."""
         self._progress.working_since = since
 
     def on_finished(self) -> None:
@@ -295,7 +296,7 @@ class GroupMember:
 
     @property
     def is_expelled(self) -> bool:
-        """Whether the consumer has left the group because the program is late. The next poll says that it is back."""
+        """Whether the consumer has left the group because the program did not poll in time. The next poll joins again."""
         return self.view.state is MemberState.STALE
 
     async def commit_finished(self, deadline: float) -> None:
@@ -359,7 +360,8 @@ class GroupMember:
         self._handed.on_holds()
 
     def _reads(self, topic: str) -> bool:
-        """Whether the program is subscribed to this topic, as far as this side can say."""
+        """Whether the program is subscribed to this topic. With a pattern every topic counts, because only the coordinator
+        evaluates patterns."""
         topics = self._topics
         return topics is not None and (topics.pattern is not None or topic in topics.names)
 
@@ -425,7 +427,8 @@ class GroupMember:
         }
 
     def _state(self, view: MemberView) -> str:
-        """The state of the membership in one word, as the program should see it."""
+        """The state of the membership for `health`: "suspended" while the membership is in doubt, "reconciling" also while
+        partitions are taken."""
         if self.error is not None:
             return FAILED
         if self._is_in_doubt:

@@ -1,7 +1,7 @@
-"""A member's side of the newer group protocol (KIP-848): what it tells the coordinator, and what follows from the answers. Pure.
+"""A member's side of the newer group protocol (KIP-848): the fields of its heartbeats, and the effect of the responses. Pure.
 
-The coordinator decides which partitions the member may own (the *target*). The heartbeat is the only request: it carries what has
-changed, and its response the epoch and the target.
+The coordinator decides which partitions the member may own (the *target*). The heartbeat is the only request: it contains the
+fields that have changed, and its response the member epoch and the target.
 
                     subscribe                      the target lacks what is owned
     UNSUBSCRIBED ---------------> JOINING --> STABLE -------------------> RECONCILING
@@ -17,22 +17,24 @@ changed, and its response the epoch and the target.
 
 Rules:
 
-- What a target names is owned from then on, whether the program has taken it already or not. It is owned until the program says
-  that it has given it up, and reported as owned until then. So the coordinator gives a partition to no other member while the
-  program might read it, however late the program hears of a target.
-- A stay in the group has a number, the *tenure*. It changes whenever the member loses everything it owned, and what the program
-  says about an older tenure is ignored. So nothing of a lost assignment can be taken for a part of the next one.
-- A field is sent when it differs from what the coordinator is known to have. After a request without an answer nothing is known:
-  the next one has all fields and the same epoch, and its response the whole target.
-- A heartbeat that has nothing to say may wait at the coordinator until there is news (`max_wait_ms`). If the member has something
-  to say meanwhile, it gives that heartbeat up (`give_up_waiting`) as if the answer were lost, and sends the next one.
-- A member that was removed joins again (epoch 0) only after the program holds nothing of the tenure that has ended.
-- The member relies on its partitions until the session may have ended that the last heartbeat began which succeeded, counted
-  from the moment when it was sent. Then the consumer returns no more records, although it keeps its partitions: a heartbeat
-  that succeeds later shows that nothing has changed, or that they are lost. A coordinator whose connection to the member breaks
-  may end the session sooner, and so does the member. If the coordinator does not say how long its sessions are, three intervals
-  count, as its defaults have it: with a longer session the consumer only waits earlier than necessary, with a shorter one
-  another member may read a partition before this one notices.
+- The member owns a partition from the response whose target names it, whether the program has taken it already or not, until the
+  program has given it up. It reports the partition as owned for that time. So the coordinator gives a partition to no other
+  member while the program might read it, however late the program reacts to a target.
+- The *tenure* is the number of a stay in the group. It changes whenever the member loses all that it owned. Reports of the
+  program about an older tenure are ignored, so no part of a lost assignment is mistaken for a part of the next one.
+- A heartbeat contains the fields that differ from those that the coordinator is known to have. After a request without a response
+  nothing is known: the next heartbeat has all fields and the same epoch, and its response the whole target.
+- A heartbeat without changed fields may wait at the coordinator until there is news (`max_wait_ms`). If another
+  heartbeat is due meanwhile (a field has changed, or `beat_now`), the member gives the waiting one up (`give_up_waiting`) as if
+  its response were lost.
+- A member that was removed joins again (epoch 0) only after the program holds no partition of the tenure that has ended.
+- The last successful heartbeat began a session at the coordinator. The member relies on its partitions until that session may
+  end, counted from the time when the heartbeat was sent. After that the consumer returns no more records, although it keeps its
+  partitions: a later heartbeat that succeeds shows whether it still owns them. If the connection to the coordinator breaks, the
+  coordinator may end the session after its grace time, so the member relies on the session no longer than that. If the
+  coordinator does not send its session timeout, three heartbeat intervals count, as in its defaults: if its sessions are longer,
+  the consumer only stops returning records too early; if they are shorter, another member may read a partition before this one
+  notices.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ FIRST_INTERVAL_S = 3.0
 """The heartbeat interval before the coordinator has named one."""
 SESSION_INTERVALS = 3
 WAIT_MS_MAX = 60_000
-"""How long a heartbeat may wait for news. The coordinator waits no longer than its interval."""
+"""How long a heartbeat may wait for news. The coordinator waits no longer than its heartbeat interval."""
 EARLY_S = 0.02
 """A waiting heartbeat that is answered sooner, without news, was not kept waiting ..."""
 EARLY_MAX = 10
@@ -68,7 +70,7 @@ RETRY_MAX_S = 1.0
 FIND_AGAIN = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 """Errors that mean that another broker may be the coordinator."""
 REMOVED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
-"""Errors that mean that the coordinator does not count this member, or not in this epoch."""
+"""Errors that mean that this member, or this epoch of it, is not in the group any more."""
 
 _ADVICE = {
     ErrorCode.UNRELEASED_INSTANCE_ID: "stop the other member, or wait until its session has ended",
@@ -114,7 +116,7 @@ TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
 
 
 class Identity(NamedTuple):
-    """What does not change while the consumer lives."""
+    """The fields of a member that never change."""
 
     group_id: str
     member_id: str
@@ -150,7 +152,7 @@ class _Fields(NamedTuple):
 
     topics: Topics
     owned_keys: frozenset[TopicIdPartition] | None
-    """None, in what the coordinator is known to have: it waits for a report, because it has sent another target since."""
+    """None, in `Membership._known`: the coordinator has sent another target since the last report, and waits for the next one."""
 
 
 class _Sent(NamedTuple):
@@ -161,7 +163,7 @@ class _Sent(NamedTuple):
     """None: it leaves the group."""
     sent_at: float
     waits: bool = False
-    """It says nothing new, so the coordinator keeps the answer back until there is news."""
+    """It has no changed fields, so the coordinator holds the response back until there is news."""
 
 
 class Membership:
@@ -177,20 +179,21 @@ class Membership:
         self.epoch = JOIN_EPOCH
         """The member epoch of the newest response; 0 outside the group."""
         self.tenure = 0
-        """Grows by one each time when everything that was owned is lost or given up."""
+        """Increases by one whenever the member loses or gives up all that it owned."""
         self.target_at = float("-inf")
-        """When the heartbeat was sent whose response has brought the target: not after the coordinator's time for it began."""
+        """When the heartbeat whose response brought the target was sent. The coordinator's rebalance timeout for the target does
+        not begin before that."""
         self.target_keys: frozenset[TopicIdPartition] | None = None
         """What the member may own, by the newest response; None before the first one of this tenure."""
         self.owned_keys: frozenset[TopicIdPartition] = frozenset()
-        """What the targets of this tenure have named, less what the program has given up. Contains `target_keys`. Empty outside
-        the group."""
+        """The partitions of all targets of this tenure, without those that the program has given up. A superset of `target_keys`.
+        Empty outside the group."""
         self.interval_s = FIRST_INTERVAL_S
         """From one heartbeat to the next, as the coordinator says."""
         self._session_s = self._grace_s = 0.0
         """The coordinator's session timeout, and its grace after a lost connection; 0: not known."""
         self._connection_lost_at: float | None = None
-        """When the connection was lost on which the last heartbeat succeeded; None: it was not."""
+        """When the connection of the last successful heartbeat was lost; None: it was not."""
         self.due_at = float("inf")
         """When the next heartbeat is to be sent."""
         self.confirmed_at: float | None = None
@@ -202,7 +205,7 @@ class Membership:
         self.error: StrandlineError | None = None
         """Why the member has failed. Not None exactly in the state FAILED."""
         self.poll_gap_s: float | None = None
-        """How long the program had not asked for records when the member left because of that; None if it is back."""
+        """Seconds for which the program had not polled when the member left because of that; None once a heartbeat succeeds."""
         self._known: _Fields | None = None
         """What the coordinator is known to have; None: nothing, and the next heartbeat has all fields."""
         self._in_flight: _Sent | None = None
@@ -213,7 +216,7 @@ class Membership:
         self._has_asked_to_join = False
         """A request of this tenure was sent, so the coordinator may count the member."""
         self._farewell_until: float | None = None
-        """A request that leaves is to be sent, and repeated until this time; None: there is nothing to leave."""
+        """The request that leaves the group is due, and is repeated until this time; None: there is no group to leave."""
         self._is_program_back = False
         """In the state STALE: the program has asked for records again."""
         self._has_sent_pattern = False
@@ -292,12 +295,13 @@ class Membership:
         self._become(_S.STALE)
 
     def beat_now(self, now: float) -> None:
-        """Send the next heartbeat at once: something has happened that the coordinator should answer to."""
+        """Send the next heartbeat at once, because its response is needed soon."""
         if self.state in _IN_GROUP or self.state is _S.JOINING:
             self.due_at = min(self.due_at, now)
 
     def on_connection_lost(self, now: float) -> None:
-        """The connection is lost on which heartbeats were answered. The next one follows at once, as was promised."""
+        """The connection to the coordinator was lost: send the next heartbeat at once, as `returns_at_once` in each request has
+        promised."""
         if self._connection_lost_at is None:
             self._connection_lost_at = now
         self.beat_now(now)
@@ -409,7 +413,7 @@ class Membership:
         if ERRORS[code].retriable and code not in REMOVED:
             self._on_retriable(sent, _rejected(code, message), now)
         elif sent.fields is None:
-            self._on_left(now)  # The coordinator does not count the member, or never will let it go in order.
+            self._on_left(now)  # The member was removed already, or the coordinator will never accept the request.
         elif sent.tenure == self.tenure and self.state is not _S.LEAVING:
             self.last_error = _rejected(code, message)
             if code in REMOVED:
@@ -440,7 +444,7 @@ class Membership:
         self.state = state
 
     def _end_tenure(self) -> None:
-        """The member owns nothing any more; the program has still to give it up."""
+        """The member owns nothing any more. The program must still give up the partitions that it has."""
         self.tenure += 1
         self.epoch, self.target_keys, self.owned_keys = JOIN_EPOCH, None, frozenset()
         self.confirmed_at, self._known = None, None
@@ -474,7 +478,8 @@ class Membership:
             self._maybe_join(now)
 
     def _fail(self, code: ErrorCode, message: str | None, now: float) -> None:
-        """The coordinator does not accept the member. If it still counts it, its partitions should not wait for its session."""
+        """The coordinator rejects the member for good. If it is still in the group, leave, so that other members get its
+        partitions before its session ends."""
         identity = self.identity
         text = f"the coordinator of group {identity.group_id!r} refuses the member: {describe(code, message)}"
         advice = _ADVICE.get(code)

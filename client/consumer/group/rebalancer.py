@@ -1,17 +1,17 @@
-"""Takes and gives up partitions as the coordinator says, one step after the other.
+"""Takes and gives up partitions as the coordinator's target requires, one step after the other.
 
-    the tenure has ended     drop everything, call `on_lost`, say that nothing is held
-    partitions are to go     return no more of their records, wait until the program has finished what it has got of them, commit,
-                             call `on_revoked`, drop them, say that they are given up
-    partitions are to come   look up their committed offsets, call `on_assigned`, read them
+    the tenure has ended         drop all partitions, call `on_lost`, report that nothing is held
+    partitions are revoked       return no more of their records, wait until the program has finished those that it got, commit,
+                                 call `on_revoked`, drop the partitions, report that they are given up
+    partitions are assigned      look up their committed offsets, call `on_assigned`, read them
 
-The program has finished the records that a call has returned when it asks for more (handed_over.py). A partition goes only then,
-so its next owner does not read what this program is still working on. The wait ends with the deadline of the rebalance, which is
-`REVOKE_SHARE` of `rebalance_timeout_ms`: the coordinator would remove the member soon after. What is committed is in no case
-ahead of what was finished.
+The program has finished the records that a call returned when it asks for more (handed_over.py). A partition is given up only
+then, so that its next owner does not read records that this program is still processing. The wait ends with the deadline of the
+rebalance, which is `REVOKE_SHARE` of `rebalance_timeout_ms`, because the coordinator would remove the member soon after. Its
+commit never goes beyond the finished records.
 
-After each `await` the tenure may have changed. What was begun in an older tenure says nothing to the membership, and its
-partitions are dropped by the next step.
+After each `await` the tenure may have changed. A step that was begun in an older tenure reports nothing to the membership, and
+the next step drops its partitions.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from strandline.protocol.partitions import TopicIdPartition
 logger = get_logger(__name__)
 
 REVOKE_SHARE = 0.8
-"""How much of `rebalance_timeout_ms` a revocation may take. The rest is for the heartbeat that reports it."""
+"""Share of `rebalance_timeout_ms` that a revocation may take. The rest is for the heartbeat that reports it."""
 LEAVE_S = 3.0
-"""How long a request that leaves the group is repeated."""
+"""How long the request that leaves the group is repeated."""
 RESOLVE_AGAIN_S = 0.5
-"""When to ask again for the name of an assigned topic, if no broker has known it."""
+"""The pause before the name of an assigned topic is asked for again, if the metadata did not have its id."""
 
 
 class Hooks(NamedTuple):
-    """What the consumer does for its membership."""
+    """The functions of the consumer that its membership calls."""
 
     begin: Callable[[PartitionState], None]
     """Begins to read a state that was just added to the subscription."""
@@ -57,14 +57,14 @@ class Hooks(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How the rebalancer and the rest of the consumer see the membership."""
+    """The rebalancer's access to the membership, and to what `GroupMember` decides."""
 
     view: Callable[[], MemberView]
     post: Callable[[Act], None]
     is_subscribed: Callable[[], bool]
     """Whether the program wants to be in the group."""
     update_holds: Callable[[], None]
-    """To be called when partitions came or are to go."""
+    """To be called when partitions were taken or are being revoked."""
 
 
 class Rebalancer:
@@ -98,13 +98,14 @@ class Rebalancer:
         self.callbacks = Callbacks()
         self.runner = CallbackRunner(identity.group_id)
         self.changed = asyncio.Event()
-        """Set when there may be something to do."""
+        """Set when a step may be due."""
         self.left = asyncio.Event()
-        """Set while the consumer is no member and has nothing, and when it cannot leave in order any more."""
+        """Set while the consumer is no member and has no partitions, and when the rebalancer or the heartbeats have failed, so
+        that it cannot leave in order."""
         self.callback_error: RebalanceCallbackFailed | None = None
-        """To be raised once."""
+        """The error of a callback that the next call of the program raises."""
         self.stop_until: float | None = None
-        """When the consumer has to be ready to leave; None: it is not being stopped."""
+        """When the consumer must be ready to leave the group, on the loop's clock; None: it is not being stopped."""
         self._resolve_at = 0.0
         """When the names of topics may be asked for again."""
         self.counters = {
@@ -116,7 +117,7 @@ class Rebalancer:
         }
 
     async def run(self) -> None:
-        """Do what there is to do, without end."""
+        """Do each step that is due, until cancelled."""
         while True:
             self.changed.clear()
             if not await self._step():
@@ -138,7 +139,7 @@ class Rebalancer:
         return True
 
     async def _step(self) -> bool:
-        """Do what is most urgent. Returns whether there was something."""
+        """Do the most urgent step. Returns whether one was due."""
         view = self._standing.view()
         if view.tenure != self._assignment.tenure:
             await self._lose(view)
@@ -169,7 +170,7 @@ class Rebalancer:
         return False
 
     async def _lose(self, view: MemberView) -> None:
-        """The tenure has ended: everything that was taken in it is lost."""
+        """The tenure has ended: all partitions that were taken in it are lost."""
         lost = self._assignment.names(self._assignment.states)
         self._assignment.drop(list(self._assignment.states))
         tenure = self._assignment.tenure = view.tenure
@@ -198,7 +199,8 @@ class Rebalancer:
         self._standing.post(lambda m, now: m.on_given_up(tenure, keys, now))
 
     async def _wait_until_finished(self, states: list[PartitionState], deadline: float) -> None:
-        """Wait until the program has finished what it has got of these partitions; not when it will not ask for more."""
+        """Wait until the program has finished the records of these partitions that it got, or until the deadline. It does not
+        wait if the program has unsubscribed, or the tenure has ended."""
         while self._handed.has_unfinished(states) and self._is_member_in(self._assignment.tenure):
             self.changed.clear()
             if not await self._change_before(deadline):
@@ -242,7 +244,7 @@ class Rebalancer:
         self._hooks.begin(state)
 
     async def _committed(self, keys: list[TopicIdPartition]) -> dict[TopicIdPartition, OffsetAndMetadata]:
-        """The committed offsets, asked for until there is an answer."""
+        """The committed offsets. A failed look-up is logged and repeated, without end."""
         while True:
             try:
                 deadline = self._loop.time() + self._options.request_timeout_ms / 1000
@@ -252,7 +254,8 @@ class Rebalancer:
                 await asyncio.sleep(self._options.retry_backoff_ms / 1000)
 
     async def _while_member(self, coroutine: Coroutine[Any, Any, Any], tenure: int) -> Any:
-        """The result of a coroutine. None, and it is cancelled, when the tenure ends or the program unsubscribes."""
+        """The result of a coroutine. If the tenure ends or the program unsubscribes first, the coroutine is cancelled and the
+        result is None."""
         task = self._loop.create_task(coroutine)
         try:
             while not task.done() and self._is_member_in(tenure):
@@ -271,7 +274,7 @@ class Rebalancer:
         return self._standing.is_subscribed() and self._standing.view().tenure == tenure
 
     def _resolved(self, keys: list[TopicIdPartition]) -> list[TopicIdPartition]:
-        """Those of these partitions whose topics' names are known, in order. The names of the others are asked for."""
+        """The partitions whose topics' names are in the metadata, in order. The names of the other topics are requested."""
         names = self._cluster.cache.names
         unknown = dict.fromkeys(topic_id for topic_id, _ in keys if topic_id not in names)
         if unknown and self._loop.time() >= self._resolve_at:
@@ -284,12 +287,13 @@ class Rebalancer:
     # -- callbacks, counters ------------------------------------------------------------------------------------------
 
     def _deadline(self) -> float:
-        """When a step that begins now has to be done; earlier if the consumer is being stopped."""
+        """The deadline of a step that begins now, on the loop's clock; earlier if the consumer is being stopped."""
         deadline = self._loop.time() + REVOKE_SHARE * self._timeout_s
         return deadline if self.stop_until is None else min(deadline, self.stop_until)
 
     def _revocation_deadline(self) -> float:
-        """The coordinator counts from the heartbeat that asked for the partitions, also while another callback takes long."""
+        """The deadline of a revocation. The coordinator's rebalance timeout runs from the heartbeat that brought the target, also
+        while another callback is still running."""
         return min(self._deadline(), self._standing.view().target_at + REVOKE_SHARE * self._timeout_s)
 
     async def _call(self, name: str, callback: RebalanceCallback | None, tps: list[TopicPartition], deadline: float) -> None:

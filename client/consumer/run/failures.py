@@ -1,4 +1,4 @@
-"""What a run says of a record whose handling has failed: to the program, in the log, and in the headers of its dead letter."""
+"""Reports a record whose handling has failed: as the error of `run`, in the log, and in the headers of its dead letter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def stopped_at(delivery: Delivery, error: BaseException, text: str | None = None) -> HandlerFailed:
-    """Why `run` ends at this record. `text`: if it is not that the handler has raised the error."""
+    """The error with which `run` ends at this record. `text`: the reason, if it is not an error of the handler."""
     record = delivery.record
     failed = HandlerFailed(
         text or f"the handler raised {reason_of(error)}",
@@ -45,7 +45,7 @@ class FailureLog:
         self._limits = LineLimits()
 
     def on_failed(self, tp: TopicPartition, delivery: Delivery, error: BaseException, now: float) -> None:
-        """A call has failed of which this is the first record. `tp`: where it was read, which may be the retry topic."""
+        """Log a failed call. `delivery`: its first record. `tp`: the partition that it was read from, also of the retry topic."""
         record = delivery.record
         suppressed = self._limits.admit(str(tp), now)
         if suppressed is not None:

@@ -1,7 +1,7 @@
 """Calls the program's handler: on the event loop if it is a coroutine function, otherwise on a thread.
 
-A plain function may block, and would stop everything on the loop. The threads are as many as calls may run at the same time. A
-simulated loop does the work at a later moment instead, without threads.
+A plain function may block, and would block the event loop. There are as many threads as calls may run at the same time. A
+simulated loop has no threads: its `run_in_executor` runs the function in a later iteration.
 
 Keys and values are deserialized here, right before the call: a record that cannot be deserialized fails like one whose handler
 fails, and does not stop the records before and behind it.
@@ -70,7 +70,7 @@ class Handler:
             )
 
     def _call_guarded(self, deliveries: Sequence[Delivery]) -> object:
-        """A future cannot hold every error (StopIteration), and would wait for ever then."""
+        """Return an error instead of raising it: a future cannot hold StopIteration, and would never be done."""
         try:
             return self._call(deliveries)
         except Exception as e:
@@ -97,13 +97,14 @@ class Handler:
         return msgspec.structs.replace(record, key=key, value=value)
 
     def close(self) -> None:
-        """Start no more threads. One whose call does not return goes on by itself."""
+        """Start no more threads. A thread whose call has not returned keeps running."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def check_handler(function: object) -> None:
-    """UsageError for a handler that would fail with every record, and put all of them aside, or do nothing at all."""
+    """UsageError for a handler that would fail for every record (so that all of them would become dead letters), or whose call
+    would run nothing."""
     if not callable(function):
         raise UsageError(f"a handler is a function, and not {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -113,7 +114,7 @@ def check_handler(function: object) -> None:
     except TypeError as e:
         raise UsageError(f"a handler is called with one argument, and {function!r} does not take one: {e}") from None
     except ValueError:
-        pass  # Some functions in C do not tell their arguments.
+        pass  # Some functions in C have no signature.
 
 
 def is_coroutine_function(function: object) -> bool:

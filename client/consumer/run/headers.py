@@ -1,9 +1,9 @@
 """The headers of records in a retry topic and in a dead-letter topic: where a record is from, and why it is there. Pure.
 
-A failed record keeps its key, its value, and the headers that the program gave it. Behind them are ours. Their values are UTF-8,
-numbers are decimal, so that any tool shows them:
+A failed record keeps its key, its value, and the headers that its producer gave it. The headers below follow them. Their values
+are UTF-8, and numbers are decimal, so that any tool shows them:
 
-    strandline.group                 the consumer group whose handler failed; others leave the record alone
+    strandline.group                 the consumer group whose handler failed; other groups skip the record
     strandline.origin.topic          the first topic, partition and offset of the record, and its timestamp there. They stay the
     strandline.origin.partition      same through all attempts, so that a handler can recognise a record that it has
     strandline.origin.offset         handled before
@@ -17,7 +17,7 @@ numbers are decimal, so that any tool shows them:
 
     strandline.attempts              in a dead-letter topic: how often the record was handled
 
-The record itself gets a new timestamp. With its first one, the retention of the topic would delete an old record at once.
+The record itself gets a new timestamp. With its original one, the topic's retention would delete an old record at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ MESSAGE_MAX, TRACEBACK_MAX = 1_000, 4_000
 """Characters of an error's text, and of its traceback, that a header holds."""
 FRAMES_MAX = 20
 _OUR_FOLDER = __file__.rpartition("/")[0] + "/"
-"""The calls of this room that lead to the handler say nothing about an error."""
+"""Frames of files in this folder are left out at the beginning of a traceback: they lead to the handler, and do not explain its
+error."""
 _INT64_MAX = 2**63 - 1
 _ATTEMPT_MAX = 2**31 - 1
 
@@ -48,7 +49,7 @@ HeaderList = list[tuple[str, bytes | None]]
 
 
 class Retried(NamedTuple):
-    """What the headers of a record in a retry topic say."""
+    """A record of a retry topic, with the parsed headers."""
 
     record: AnyRecord
     """The record as it was at its origin, with all headers."""
@@ -72,7 +73,7 @@ def with_attempt(record: AnyRecord, attempt: int) -> AnyRecord:
 
 
 def parse(record: AnyRecord) -> Retried:
-    """Read the headers of a record of a retry topic. A record that has none of ours was never handled."""
+    """Read the headers of a record of a retry topic. A record without these headers counts as one that was never handled."""
     headers = dict(record.headers)
     group = headers.get(GROUP)
     return Retried(
@@ -117,7 +118,7 @@ def dead_letter_headers(record: AnyRecord, group_id: str | None, error: BaseExce
 
 
 def without_traceback(headers: HeaderList) -> HeaderList:
-    """For a record that is too large otherwise."""
+    """The headers except the traceback, for a record that is too large with it."""
     return [(name, value) for name, value in headers if name != TRACEBACK]
 
 

@@ -1,7 +1,7 @@
 """Sends failed records to the retry topic and to the dead-letter topic, and waits until they are acknowledged.
 
-A record that is acknowledged there is finished here. So whatever ends the process, the record is in one of the two topics, or is
-handled again; in the worst case both.
+A record counts as finished when it is acknowledged there. So however the process ends, the record is in one of the two topics, or
+is handled again, or both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strandline.protocol.doors import Doors
 from strandline.protocol.errors import ErrorCode
 
 BUFFER_MEMORY = 4 * REQUEST_SIZE_MAX
-"""A bound, of which next to nothing is used: each call that sends waits for the acknowledgement."""
+"""Bytes; far more than is used, because each call waits for the acknowledgement of its record."""
 
 
 def outbox_producer(options: ClientOptions, doors: Doors) -> Producer:
@@ -36,7 +36,7 @@ def checked_producer(producer: Producer) -> Producer:
 
 
 class Outbox:
-    """One producer, and what the records that it sends look like."""
+    """Sends failed records with one producer."""
 
     def __init__(self, producer: Producer, *, is_own: bool) -> None:
         """`is_own`: the producer is started and stopped here."""
@@ -44,7 +44,7 @@ class Outbox:
         self._is_own = is_own
 
     async def start(self) -> None:
-        """NoBrokersAvailable if no bootstrap server answers."""
+        """Start the producer, if it is our own. NoBrokersAvailable if no bootstrap server answers."""
         if self._is_own:
             await self._producer.start()
 

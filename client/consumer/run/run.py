@@ -1,4 +1,4 @@
-"""`Consumer.run`, `Consumer.end_run`, and what a run needs of the consumer."""
+"""`Consumer.run`, `Consumer.end_run`, and the parts of a consumer that a run uses."""
 
 from __future__ import annotations
 
@@ -137,8 +137,9 @@ class HandlerRuns(Generic[K, V]):
         `isolation_level="read_committed"`; no `retry_topic`. ProducerFenced if another process has the transactional id.
 
         `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until the
-        call has ended, and coroutines are cancelled. When `run` is to end, or a partition goes to another member, records that
-        wait are dropped, and calls that run may end: within `drain_timeout_ms`, or four fifths of `rebalance_timeout_ms`.
+        call has ended, and coroutines are cancelled. When `run` is to end, or a partition is revoked, records that wait are
+        dropped, and running calls may end, within `drain_timeout_ms` or 72 % of `rebalance_timeout_ms`; then coroutines are
+        cancelled.
         `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
 
         UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs, and for a

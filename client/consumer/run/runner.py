@@ -2,7 +2,7 @@
 
     the poller    one task; takes records of partitions that have few waiting, and puts them into the schedule
     workers       up to `calls_max` tasks; each makes one call after the other, and ends when no lane is ready
-    the ledger    what the membership asks (group/handed_over.py): which records are finished, and whether the handler is at work
+    the ledger    the interface for the membership (group/handed_over.py): which records are finished, which are being handled
 
 The runner decides nothing about records: the schedule (schedule.py) says what may be handled, the settings (settings.py) what
 happens to a record that has failed. `__init__.py` lists what may happen at the same time, and why nothing goes wrong then.
@@ -34,11 +34,11 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 LOOK_S = 1.0
-"""How often the poller says that the program asks for records, if none come."""
+"""The interval (seconds) of the poller's polls while no records arrive. Each poll counts for `max_poll_interval_ms`."""
 CALLS_PER_TURN = 32
-"""The workers let the other tasks run after so many calls: a handler that never waits would keep the event loop for itself."""
+"""After this many calls the workers let other tasks run, because a handler that never awaits anything would block the loop."""
 DRAIN_SHARE = 0.9
-"""How much of the time for a revocation calls may take. In the rest, those that were cancelled clean up."""
+"""Share of the time for a revocation within which calls may end. In the rest, calls that were cancelled clean up."""
 CANCEL_S = 1.0
 """How long calls that were cancelled may take to end, when `run` ends."""
 COMMIT_S = 5.0
@@ -46,7 +46,7 @@ COMMIT_S = 5.0
 
 
 class RunHooks(NamedTuple):
-    """What the consumer does for the runner."""
+    """The functions of the consumer that the runner calls."""
 
     take: Callable[[Runner, float], Awaitable[tuple[PartitionState, list[AnyRecord]] | None]]
     """Waits for records that the runner wants, until a time on the loop's clock, and returns those that it has room for, with
@@ -86,7 +86,7 @@ class Runner:
         is_ordered = isinstance(settings.concurrency, str)
         self._schedule = Schedule(lane_of, is_ordered=is_ordered, batch_size=settings.batch_size or 1)
         self._works: dict[PartitionState, Work] = {}
-        """What was taken of the partitions that are read now, and of those that are to go."""
+        """The records that were taken, of the partitions that are read now and of those that are being revoked."""
         self._by_tp: dict[TopicPartition, Work] = {}
         """The works of `_works`, by partition."""
         self._calls: dict[Call, None] = {}
@@ -96,9 +96,10 @@ class Runner:
         self._workers: dict[asyncio.Task[None], Call | None] = {}
         """Each worker, and its call."""
         self._calls_in_turn = 0
-        """How many calls the workers have made together in this turn of the event loop."""
+        """How many calls all workers have made in this iteration of the event loop."""
         self._orphans: dict[TopicPartition, int] = {}
-        """How many calls of partitions that are gone have not ended. If the partition returns, it waits for them."""
+        """By partition, how many calls from an earlier assignment have not ended. If the partition is assigned again, its new
+        calls wait for them."""
         self._call_ended = asyncio.Event()
         """Set when a call ends."""
         self._end: asyncio.Future[None] = self._loop.create_future()
@@ -106,7 +107,7 @@ class Runner:
         self.ended = asyncio.Event()
         """Set when nothing is handled any more, and the positions are those of the first unfinished records."""
         self._end_by: float | None = None
-        """When everything is to be finished, on the loop's clock, if somebody has said so."""
+        """When the last call must have ended, on the loop's clock; None: `drain_timeout_ms` applies."""
         self._is_ending = False
         """No call begins any more."""
         self._error: BaseException | None = None
@@ -155,7 +156,7 @@ class Runner:
         return any(worker is task for worker in self._workers)
 
     async def _wind_up(self) -> None:
-        """Let the calls that run end, commit, and give back what was not handled."""
+        """Let the running calls end, commit, and set the positions back to the first unfinished records."""
         for work in self._works.values():
             self.counters.dropped += self._schedule.close(work)
         try:
@@ -166,7 +167,7 @@ class Runner:
             self.close()
 
     async def _drain(self, until: float) -> None:
-        """Wait until no call runs. Those that still do at that time are cut off."""
+        """Wait until no call runs. Calls that still run at that time are abandoned."""
         if not await self._until_idle(until):
             self._abandon(list(self._calls), "run ends, and the time to finish is up")
             await self._until_idle(self._loop.time() + CANCEL_S)
@@ -219,14 +220,15 @@ class Runner:
             self._fail(e)
 
     async def _until_welcome(self) -> None:
-        """The consumer has left the group because a call takes too long: it joins again when that has ended, and not before."""
+        """If the consumer has left the group because a call takes too long, wait until no call runs: the next poll would join the
+        group again."""
         group = self._hooks.group
         while group is not None and group.is_expelled and self._calls:
             self._call_ended.clear()
             await self._call_ended.wait()
 
     def __contains__(self, tp: object) -> bool:
-        """Whether records of this partition are wanted: less than half of those that may be taken wait."""
+        """Whether to take records of this partition: at most half of the records that it may have wait."""
         work = self._by_tp.get(tp)  # type: ignore[call-overload]
         if work is None:
             return True
@@ -267,7 +269,7 @@ class Runner:
         work = self._works.get(state)
         if work is None:
             old = self._by_tp.get(state.tp)
-            if old is not None:  # It was replaced without a word, as when the topic was recreated.
+            if old is not None:  # The state was replaced without `on_dropped`, as when the topic was recreated.
                 self._drop(old)
             work = self._works[state] = self._by_tp[state.tp] = Work(state, -1)
         return work
@@ -289,7 +291,7 @@ class Runner:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Let workers make the calls that can be made now, and look again when a time has come."""
+        """Start workers for the calls that can be made now, and set the timer for delayed records."""
         if self._is_ending:
             return
         self._set_timer()
@@ -358,7 +360,7 @@ class Runner:
         return None
 
     async def _make(self, call: Call) -> None:
-        """Call the handler with the records of the call, and settle what has come of it."""
+        """Call the handler with the records of the call, and apply the result to the schedule."""
         error = await self._handle(call)
         if call.is_abandoned:
             return
@@ -412,7 +414,7 @@ class Runner:
             self._hooks.wake()
 
     def _release(self, call: Call) -> None:
-        """The call has ended, and what has come of it does not count: its records are unfinished."""
+        """An abandoned call has ended: its result is ignored, and its records stay unfinished."""
         self._schedule.put_back(call)
         tp = call.state.tp
         if self._works.get(call.state) is not call.lane.work:
@@ -442,8 +444,8 @@ class Runner:
             self._schedule.finish(call)
 
     async def _send(self, call: Call, delivery: Delivery, error: BaseException, fate: Fate) -> bool:
-        """Send the record to the retry topic or to the dead-letter topic. Returns whether it is there: otherwise `run` ends, or
-        the partition was lost."""
+        """Send the record to the retry topic or to the dead-letter topic. Returns True if it is acknowledged there and the call
+        still counts. False: `run` ends, or the call was abandoned meanwhile."""
         assert self._outbox is not None
         topic, fields = self._letter(delivery, error, fate)
         try:
@@ -561,7 +563,7 @@ class Runner:
             self._update_block(work)
 
     def _abandon(self, calls: Iterable[Call], why: str) -> None:
-        """What comes of these calls does not count any more. Those that can be cancelled are."""
+        """Ignore the results of these calls from now on, and cancel those that do not run on a thread."""
         cut_off = {call: None for call in calls if not call.is_abandoned}
         for call in cut_off:
             call.is_abandoned = True
@@ -574,7 +576,7 @@ class Runner:
                 worker.cancel(why)
 
     def _log_if_stuck(self, call: Call) -> None:
-        """Name the call in the log if the consumer has left the group because of it."""
+        """Log the call (`consumer.handler_stuck`) if the consumer has left the group because of it."""
         group = self._hooks.group
         if group is None or not group.is_expelled or call not in self._handling:
             return

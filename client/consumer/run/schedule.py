@@ -44,7 +44,7 @@ class Delivery:
 
 
 class Work:
-    """What was taken of one partition. Records of a partition that was assigned again are other work."""
+    """The records that were taken from one partition. If the partition is assigned again, its records are in a new Work."""
 
     __slots__ = ("blocked", "handling", "is_blocked", "is_closed", "is_full", "lanes", "state", "taken")
 
@@ -56,13 +56,14 @@ class Work:
         self.handling = 0
         """How many records are in running calls."""
         self.is_closed = False
-        """Nothing of it starts any more: the partition is to go, or is gone, or `run` ends. What waits was dropped."""
+        """No call begins any more: the partition is being revoked or was lost, or `run` ends. The waiting records were
+        dropped."""
         self.is_blocked = False
-        """Nothing of it starts now."""
+        """No call begins for now."""
         self.is_full = False
-        """No more of it was taken, because so much waits."""
+        """The last look took no more records of it, because too many wait."""
         self.blocked: list[Lane] = []
-        """Lanes that would be ready otherwise."""
+        """Lanes that would be ready if the work were not blocked."""
 
     @property
     def waiting(self) -> int:
@@ -98,7 +99,7 @@ class Call:
         self.started_at = 0.0
         """When the handler was called, on the loop's clock."""
         self.is_abandoned = False
-        """What comes of it does not count any more."""
+        """Its result is ignored."""
 
     @property
     def state(self) -> PartitionState:
@@ -106,7 +107,7 @@ class Call:
 
 
 class Schedule:
-    """The lanes of all partitions. It makes calls, and hears what has come of them."""
+    """The lanes of all partitions. It returns the next call (`next_call`), and takes its result (`finish`, `retry_at`, ...)."""
 
     def __init__(self, lane_of: LaneOf, *, is_ordered: bool, batch_size: int = 1) -> None:
         """`batch_size`: how many records a call gets at most."""
@@ -231,7 +232,7 @@ class Schedule:
     # -- times --------------------------------------------------------------------------------------------------------
 
     def next_time(self) -> float | None:
-        """When `on_time` has something to do; None: not before something else happens."""
+        """When `on_time` must be called next; None if no lane rests and no record is delayed."""
         return self._timers[0][0] if self._timers else None
 
     def on_time(self, now: float) -> None:
@@ -250,18 +251,18 @@ class Schedule:
 
     @staticmethod
     def block(work: Work) -> None:
-        """Let nothing of this work start until `unblock`."""
+        """Begin no call of this work until `unblock`."""
         work.is_blocked = True
 
     def unblock(self, work: Work) -> None:
-        """Let this work go on."""
+        """Let calls of this work begin again."""
         work.is_blocked = False
         self._ready.extend(work.blocked)
         work.blocked = []
 
     @staticmethod
     def close(work: Work) -> int:
-        """Let nothing of this work start any more. Returns how many records that waited are dropped."""
+        """Begin no call of this work any more, and drop the records that wait. Returns their number."""
         if work.is_closed:
             return 0
         work.is_closed = True

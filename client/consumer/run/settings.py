@@ -1,4 +1,4 @@
-"""What `Consumer.run` was asked for, checked; and what happens to a record that fails. Pure."""
+"""The checked arguments of `Consumer.run`, and the decision what happens to a record that fails. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_TASKS = 64
 class Fate(Enum):
     """What happens to a record whose handler failed."""
 
-    RETRY_HERE = "it is handled again later; the records behind it wait, if there is an order"
+    RETRY_HERE = "it is handled again later; in a lane with order, the records behind it wait"
     RETRY_TOPIC = "it goes to the retry topic"
     DEAD_LETTER = "it goes to the dead-letter topic"
     SKIP = "it is left out"

@@ -5,8 +5,9 @@
                               ^
                               finished offset: what may be committed
 
-Records may be finished in any order. What may be committed is the first one that is not finished: all before it are. So a record
-that was finished ahead of an earlier one is handled again if the process ends now; none is left out.
+Records may be finished in any order. The offset of the first unfinished record may be committed, because all records before it
+are finished. If the process ends now, a record that was finished ahead of an earlier one is handled again, and no record is
+skipped.
 """
 
 from __future__ import annotations

@@ -4,17 +4,18 @@
          ^                          | it has failed                 | it cannot be committed
          +------- go back to the first record of the transaction ---+--> abort
 
-One transaction at a time, for the records of all partitions that one poll has returned. So each record is handled, and what was
-made of it is visible to `read_committed` consumers, exactly once; a handler may be called more often than that. What it does
-besides sending is not part of the transaction.
+There is one transaction at a time, for the records of all partitions that one poll has returned. `read_committed` consumers see
+exactly one result of each record, although the handler may be called more than once for it. Effects of the handler other than
+sending are not part of the transaction.
 
-- *A partition is to go while its records are handled.* The rebalance waits for the next poll, which is after the commit.
-- *A partition is lost.* The coordinator of the group refuses the offsets of a member that it does not count (KIP-447), so the
-  transaction is aborted, and the next owner begins where the last one has committed.
-- *A record fails.* The transaction is aborted, for one that fails cannot be taken out. All its records are handled again, after
-  the delay of `retry`. A record that is given up goes to the dead-letter topic within the next transaction, or is left out.
-- *The commit is not answered.* It is asked for again until it is: nothing else may happen before.
-- *The process ends.* The next producer with the transactional id aborts what it has left open.
+- *A partition is revoked while its records are handled.* The rebalance waits for the next poll, which is after the commit.
+- *A partition is lost.* The group coordinator rejects the offsets of a member that it has removed (KIP-447), so the transaction
+  is aborted, and the next owner begins at the offsets that were committed last.
+- *A record fails.* The transaction is aborted, because the results of one record cannot be removed from it. All its records are
+  handled again, after the delay of `retry`. A record that is given up is sent to the dead-letter topic within the next
+  transaction, or skipped.
+- *The commit is not answered.* EndTxn is sent again until it is answered, or `run` is to end. No other transaction begins before.
+- *The process ends.* The next producer with the transactional id aborts the open transaction.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 LOOK_S = 1.0
-"""How often the run says that the program asks for records, if none come or it waits before another attempt."""
+"""The interval (seconds) of polls while no records arrive, or the run waits before another attempt. Each poll counts for
+`max_poll_interval_ms`."""
 CANCEL_S = 5.0
-"""How long the transaction may take to end that was cancelled, when `run` ends."""
+"""When `run` ends: how long a transaction that was cancelled may take to abort."""
 PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
-"""The pause after a transaction that was aborted through no fault of the handler. It doubles."""
+"""The first and the longest pause after a transaction that was aborted although the handler did not fail; it doubles."""
 
 
 class Portion(NamedTuple):
@@ -95,7 +97,8 @@ class CallFailed(Exception):
 
 
 class TransactionalRunner:
-    """One call of `Consumer.run` with `transactional=True`. As a container of partitions, it wants records of all of them."""
+    """One call of `Consumer.run` with `transactional=True`. As the container of the partitions whose records it wants, it
+    contains every partition."""
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class TransactionalRunner:
         self._end: asyncio.Future[None] = self._loop.create_future()
         """Done when `run` is to end."""
         self._end_by: float | None = None
-        """When everything is to be finished, on the loop's clock, if somebody has said so."""
+        """When the last transaction must have ended, on the loop's clock; None: `drain_timeout_ms` applies."""
         self._taken: dict[PartitionState, Portion] = {}
         """The records of the transaction that is open."""
         self._attempts: dict[tuple[PartitionState, int], int] = {}
@@ -141,7 +144,7 @@ class TransactionalRunner:
         return True
 
     def on_moved(self, state: PartitionState) -> None:
-        """The position has changed: what was taken belongs to the transaction all the same."""
+        """Does nothing: records that were taken before a seek stay in the open transaction."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -169,7 +172,7 @@ class TransactionalRunner:
             self._end.set_result(None)
 
     async def _wind_up(self, work: asyncio.Task[None]) -> None:
-        """Let the open transaction end. One that has not in time is aborted."""
+        """Let the open transaction end; abort it when the time is up."""
         if self._taken and not work.done():
             until = self._end_by or self._loop.time() + self._settings.drain_timeout_ms / 1000
             await asyncio.wait([work], timeout=max(0.0, until - self._loop.time()))
@@ -215,7 +218,7 @@ class TransactionalRunner:
             self._taken = {}
 
     def _go_back(self, taken: Mapping[PartitionState, Portion]) -> None:
-        """Nothing of the transaction counts: continue with its first records."""
+        """The transaction was aborted: set the positions back to its first records."""
         for state, part in taken.items():
             if self._hooks.is_current(state):
                 self._hooks.rewind(state, *part.begin)
@@ -243,7 +246,7 @@ class TransactionalRunner:
             await self._until_answered(self._producer.commit_transaction)
 
     async def _until_ready(self) -> None:
-        """The abort of the last transaction may not be answered yet."""
+        """Send the abort of the last transaction again if it was not answered yet."""
         if self._producer.health().get("transaction") == "aborting":
             await self._until_answered(self._producer.abort_transaction)
 
@@ -330,7 +333,7 @@ class TransactionalRunner:
             self.counters.latency.observe(self._doors.stopwatch() - started)
 
     async def _put_aside(self, delivery: Delivery, fate: Fate, error: BaseException) -> None:
-        """A record that was given up goes to the dead-letter topic, as a part of the transaction."""
+        """Send a record that was given up to the dead-letter topic within the transaction, or skip it."""
         if fate is not Fate.DEAD_LETTER:
             return
         assert self._settings.dlq is not None, "the fate says so"
@@ -340,7 +343,7 @@ class TransactionalRunner:
     # -- failures -----------------------------------------------------------------------------------------------------
 
     async def _after_failure(self, error: Exception) -> None:
-        """The transaction was aborted: raise why `run` ends, or wait until it may go on."""
+        """The transaction was aborted: raise the error with which `run` ends, or pause before the next transaction."""
         if isinstance(error, CallFailed):
             await self._on_call_failed(error)
             return
@@ -387,14 +390,14 @@ class TransactionalRunner:
             self._attempts[key] = delivery.attempt - 1  # The dead letter says how often it was handled.
 
     async def _pause(self, pause_s: float) -> None:
-        """Wait, and stay in the group meanwhile: nothing of the program is unfinished."""
+        """Wait, and poll the group meanwhile, so that `max_poll_interval_ms` does not expire."""
         until = self._loop.time() + pause_s
         while not self._end.done() and (left_s := until - self._loop.time()) > 0:
             await asyncio.wait([self._end], timeout=min(left_s, LOOK_S))
             self._hooks.group.on_poll(())
 
     def _count_given_up(self, record: AnyRecord, fate: Fate, error: BaseException) -> None:
-        """The transaction without the record, or with its dead letter, is committed."""
+        """Count and log a record that was given up. The transaction that skipped it, or sent its dead letter, is committed."""
         self.counters.handled -= 1
         if fate is Fate.DEAD_LETTER:
             self.counters.dead_lettered += 1
