@@ -27,6 +27,7 @@ import msgspec
 
 from strandline.protocol.apis import APIS, PRODUCE, api_name
 from strandline.protocol.errors import PeerError
+from strandline.protocol.field_paths import with_field_names
 from strandline.protocol.messages.common import Message
 
 Buffer = bytes | bytearray | memoryview
@@ -194,7 +195,8 @@ def decode_request(frame: Buffer) -> Request[Any]:
     except KeyError:
         raise _unreadable(frame) from None
     except msgspec.ValidationError as e:
-        raise _bad_body(frame, frame[1], str(e)) from None
+        problem = with_field_names(Request[APIS[frame[1]].request], str(e))  # type: ignore[misc]
+        raise _bad_body(frame, frame[1], problem) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise PeerError(f"malformed frame: {e}") from None
     if request.api_version not in _served_versions[request.api_key]:

@@ -22,6 +22,7 @@ from strandline.broker.kafka.codec import REQUIRED, Field, Struct, skip_tagged
 from strandline.broker.kafka.heads import response_frame
 from strandline.protocol.apis import API_VERSIONS
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
+from strandline.protocol.field_paths import with_field_names
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.messages.common import Message
 
@@ -142,7 +143,7 @@ def check_limits(body: Message) -> None:
     try:
         _decoder(type(body)).decode(_encode(body))
     except msgspec.ValidationError as e:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, str(e)) from None
+        raise BrokerError(ErrorCode.INVALID_REQUEST, with_field_names(type(body), str(e))) from None
 
 
 _encode = msgspec.msgpack.Encoder().encode
