@@ -116,8 +116,8 @@ def register_broker(
 
 
 def _lossy_of_start(image: MetadataImage, request: BrokerRegistrationRequest) -> IsLossy | None:
-    """Tells which partitions may lack records on a broker that starts; None if none may. A broker that does not say has an older
-    version, which the cluster's level does not admit."""
+    """A test for the partitions that may lack records on a broker that starts; None if no partition may. LOSS_UNKNOWN counts as
+    no loss: only a version sends it that the cluster's level does not admit."""
     was_replaced = _in_replaced_directory(image, request)
     if request.record_loss not in (LOSS_MAYBE, LOSS_YES):
         return was_replaced
@@ -128,8 +128,9 @@ def _lossy_of_start(image: MetadataImage, request: BrokerRegistrationRequest) ->
 
 
 def _in_replaced_directory(image: MetadataImage, request: BrokerRegistrationRequest) -> IsLossy | None:
-    """Tells which partitions were in a log directory that another one has replaced; None if there is none. The broker may not
-    know: an earlier start formatted the new one, and could not register. A directory that is only missing may return whole."""
+    """A test for the partitions that were in a log directory which another one has replaced; None if none was replaced. The
+    broker may not know of it: an earlier start formatted the new directory, and could not register. A directory that is only
+    missing does not count, because it may return whole."""
     known = image.brokers.get(request.broker_id)
     dirs, before = set(request.log_dirs), set(known.log_dirs) if known is not None else set()
     if known is None or not before or not dirs - before:
@@ -232,7 +233,7 @@ def unregister_broker(
     image: MetadataImage, index: PartitionIndex, sessions: BrokerSessions, request: UnregisterBrokerRequest, *, now: float
 ) -> Decision[UnregisterBrokerResponse]:
     """Remove the registration of a broker that has stopped for good (UnregisterBroker, KIP-631), and the configuration that was
-    set for it. If a process of it starts again, it registers anew.
+    set for it. A process of the broker that starts later registers it again.
 
     The response has the error BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST while the broker is alive or hosts replicas. Kafka
     accepts both, although a live broker registers again at once, and replicas are left without a broker that could host them."""
@@ -292,7 +293,7 @@ def heartbeat(
     next_ = _next_state(broker, session, request, leads=index.led_by(broker.broker_id), committed_offset=committed_offset)
     failed = _newly_failed(broker, request)
     if failed and next_ is BrokerControlState.UNFENCED:
-        next_ = current  # It is unfenced when its registration shows where it must not lead.
+        next_ = current  # Unfenced by a later heartbeat, when its registration lacks the directories in which it must not lead.
     reply = BrokerHeartbeatResponse(
         0,
         is_caught_up=request.current_metadata_offset >= broker.broker_epoch,
@@ -301,7 +302,7 @@ def heartbeat(
     )
     decision = Decision(reply)
     if next_ is BrokerControlState.UNFENCED and is_lossy is not None:
-        next_, reply.is_fenced = current, current is BrokerControlState.FENCED  # What it has lost is recorded before it may lead.
+        next_, reply.is_fenced = current, current is BrokerControlState.FENCED  # The loss is recorded before the broker may lead.
     if next_ is not current:
         decision.records, decision.may_split = transition(image, index, broker, next_, is_lossy), True
         decision.cause = _CAUSES[next_]
@@ -321,8 +322,8 @@ def heartbeat(
 
 
 def _newly_failed(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> tuple[bytes, ...]:
-    """The log directories of the registration that have failed. None if all have: that fences the broker, and the registration
-    keeps them."""
+    """The log directories of the registration that have failed. Empty if all have failed: that fences the broker, and the
+    registration keeps them."""
     failed = tuple(each for each in broker.log_dirs if each in request.offline_log_dirs)
     return () if failed == broker.log_dirs else failed
 
@@ -364,7 +365,7 @@ def _remember_shutdown_offset(decision: Decision[BrokerHeartbeatResponse], sessi
 
 
 def current_state(broker: BrokerRegistration) -> BrokerControlState:
-    """The state in the broker's registration. SHUTDOWN_NOW is none of them: it is only a next state."""
+    """The state in the broker's registration; never SHUTDOWN_NOW, which is only a next state."""
     if broker.fenced:
         return BrokerControlState.FENCED
     return BrokerControlState.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else BrokerControlState.UNFENCED

@@ -22,8 +22,8 @@ from strandline.protocol.messages.common import Listener
 class ControllerConfig:
     """A controller's settings, checked.
 
-    The fields are the settings that the controller acts on; the table above has their meanings and units. `values` holds every
-    key, for code that shows or passes on settings."""
+    The fields are the settings that the controller acts on; the table in `node_keys.py` has their meanings and units. `values`
+    holds every key, for code that shows or passes on settings."""
 
     node_id: int
     cluster_id: str | None

@@ -195,7 +195,7 @@ def _wanted_value(
     if config.config_operation == CONFIG_SET:
         return check_config(key, config.value)
     if key.type != "list":
-        text = f"config {config.name} is no list, so the {operation} operation does not apply; set its value"
+        text = f"config {config.name} is not a list, so the {operation} operation does not apply; set its value"
         raise BrokerError(ErrorCode.INVALID_CONFIG, text)
     before = _list_in_effect(image, resource, key)
     items = list_items(config.value)
@@ -272,7 +272,7 @@ def _needless_subtractions(image: MetadataImage, resource: AlterConfigsResource)
 
 
 def _check_resource(image: MetadataImage, resource: AlterConfigsResource, now_set: Mapping[str, str]) -> None:
-    """Raises BrokerError if the resource does not exist. What an unregistered broker has left can be removed."""
+    """Raises BrokerError if the resource does not exist. The values that an unregistered broker left behind may be removed."""
     only_removes = all(config.config_operation == CONFIG_DELETE for config in resource.configs)
     if not (now_set and only_removes and resource.resource_type == RESOURCE_BROKER):
         check_resource(image, resource.resource_type, resource.resource_name)
@@ -287,7 +287,8 @@ def check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
     elif resource_type == RESOURCE_GROUP:
         check_group_name(name)
     elif resource_type != RESOURCE_BROKER:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is no topic (2), broker (4) or group (32)")
+        text = f"resource type {resource_type} is not a topic (2), broker (4) or group (32)"
+        raise BrokerError(ErrorCode.INVALID_REQUEST, text)
     elif name:
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"a broker resource is named by its id, not {name!r}")

@@ -1,5 +1,5 @@
-"""The log directories of replicas: brokers with several ones tell the controller where each replica is (AssignReplicasToDirs,
-KIP-858).
+"""The log directories of replicas: a broker with several directories reports to the controller which of them has each replica
+(AssignReplicasToDirs, KIP-858).
 
 The controller needs to know it when a directory fails: the partitions in it get other leaders, and those in the broker's other
 directories keep theirs. A replica leads only in an online directory.
@@ -30,12 +30,13 @@ REPLICAS_PER_REQUEST_MAX = 2250
 
 
 def assign_replicas_to_dirs(image: MetadataImage, request: AssignReplicasToDirsRequest) -> Decision[AssignReplicasToDirsResponse]:
-    """Take over in which log directory each replica of the request is. If that directory is offline, the broker leaves the ISR,
-    and another one leads. If the partition has no leader, one is elected.
+    """Record the log directory of each replica in the request. If that directory is offline, the broker leaves the ISR, and
+    another one leads. If the partition has no leader, one is elected.
 
-    The reply has an error per replica: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER if the broker is no
-    replica, and INVALID_REQUEST for a replica that is named twice. Raises BrokerError STALE_BROKER_EPOCH, UNSUPPORTED_VERSION at
-    level 0 of the metadata, and INVALID_REQUEST for more than REPLICAS_PER_REQUEST_MAX replicas."""
+    The reply has an error per replica: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER if the broker is not
+    a replica of the partition, and INVALID_REQUEST for a replica that is named twice, or for the directory UNASSIGNED. Raises
+    BrokerError STALE_BROKER_EPOCH, UNSUPPORTED_VERSION at level 0 of the metadata, and INVALID_REQUEST for more than
+    REPLICAS_PER_REQUEST_MAX replicas."""
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     if not image.feature_level:
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, "log directories of replicas need level 1 of the metadata")

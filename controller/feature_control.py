@@ -48,7 +48,8 @@ class NodeLevels:
 
 
 def needs_answers(image: MetadataImage, own: Levels, request: UpdateFeaturesRequest) -> bool:
-    """Whether the decision depends on the other nodes: an update is neither refused without them nor changes nothing."""
+    """Whether the decision depends on the other nodes: an update would raise the level, and this controller alone has no reason
+    to refuse it."""
     return any(
         update.max_version_level != image.feature_level and refusal_by_image(image, own, update) is None
         for update in request.feature_updates
@@ -104,7 +105,7 @@ def refusal_by_image(image: MetadataImage, own: Levels, update: FeatureUpdate) -
         reason = f"level {level} may not have all records of the metadata"
         text = f"{METADATA_VERSION} cannot be lowered from {current} to {level}: {reason}"
     elif level > current and update.upgrade_type != UPGRADE:
-        text = f"{METADATA_VERSION} {level} is above the level {current} of the cluster: this is no downgrade"
+        text = f"{METADATA_VERSION} {level} is above the level {current} of the cluster: this is not a downgrade"
     elif not own.include(level):
         text = f"this controller supports {METADATA_VERSION} {own}, not {level}"
     return None if text is None else (ErrorCode.INVALID_UPDATE_VERSION, text)

@@ -1,7 +1,8 @@
 """Answers UpdateFeatures: asks every voter and broker which levels it supports, and then submits the decision.
 
-The answer is the handshake (ApiVersions), which every process of this and of older versions answers. All nodes are asked at
-once, each with the time limits of a handshake. A node that does not answer refuses the upgrade: it may be of an older version.
+The question is the handshake (ApiVersions), which every process of this and of older versions answers. All nodes are asked at
+once, each with the time limits of a handshake. If a node does not answer, the upgrade is refused, because the node may have an
+older version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides when leaders return to their preferred replicas, which are the first of each assignment.
 
 When a broker fails or stops, its leaders move to other brokers, and stay there when it returns. The active controller moves them
-back, so that the load is as its placement meant it:
+back, so that the load is spread as the placement of the replicas intends:
 
     the broker is unfenced, and is in the ISR of every partition that it hosts    -> it has *returned*
     it has stayed so for leader.imbalance.check.interval.seconds                  -> its leaders move back, all together
@@ -42,7 +42,7 @@ class _Return:
     since: float
     """When this process of the broker was first seen unfenced and out of balance."""
     active_since: float
-    """The same, or when it last got leaders."""
+    """When leaders last moved back to it; `since` before the first time."""
     returned_at: float | None = None
     """Since when it is in the ISR of every partition that it hosts; None if it is not."""
 

@@ -1,7 +1,8 @@
 """The timer by which the active controller moves leaders back to their preferred replicas (`leader_balance.py` decides when).
 
-It looks ten times per interval, at most once a second. If a broker gets more leaders than one decision may elect, it continues as
-soon as the elections are committed. Changed settings apply at once, and every broker waits for a whole interval again.
+It looks every second, or ten times per interval if that is more often. If a broker gets more leaders than one decision may elect,
+it continues as soon as the elections are committed. Changed settings apply at once, and every broker waits for a whole interval
+again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 LOOK_S_MAX = 1.0
+"""The longest time between two looks, in seconds."""
 
 
 class BalanceSettings(NamedTuple):

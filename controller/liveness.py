@@ -44,9 +44,9 @@ from strandline.protocol.security.client_security import NO_SECURITY, SecurityOf
 logger = get_logger(__name__)
 
 PROBE_CONNECT_MS = 150
-"""The kernel of a live host accepts at once, however busy the process is."""
+"""Timeout of the connection attempt. The kernel of a live host accepts at once, however busy the process is."""
 PROBE_LOGIN_MS = 1000
-"""The same, if the connection begins with TLS or SASL: then the process itself has to answer, several times."""
+"""Timeout of the connection attempt if it includes TLS or SASL, for which the process itself has to answer several times."""
 PROBE_ANSWER_MS = 1000
 LATE_S = 0.02
 """If a timer fires later than this, the process or the whole machine was paused."""
@@ -150,9 +150,10 @@ class BrokerLiveness:
             self._spawn(self._suspect(broker, closed_by_peer=connection.closed_by_peer))
 
     def on_duplicate(self, broker_id: int) -> None:
-        """A process was refused, because another one is registered with this id and has a session. If that one has no connection
-        here, it may have died before this controller became active, and its session only have been granted. So it is probed,
-        again and again as long as the new process retries, because one probe may come too early."""
+        """A registration was refused, because another process is registered with this id and has a session. If the registered
+        process has not connected to this controller, it may have died before this controller became active: `on_leader` starts a
+        session for every broker. So it is probed, and again as long as the new process retries, because one probe may come too
+        early."""
         broker = self._controller.image.brokers.get(broker_id)
         if broker is not None and self._is_away(broker) and broker_id not in self._contested:
             self._contested[broker_id] = None

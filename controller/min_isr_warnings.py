@@ -1,9 +1,9 @@
-"""Warnings about a value of `min.insync.replicas` that does not mean what its reader may think.
+"""Warnings about values of `min.insync.replicas` that have another effect than expected.
 
 A value above the replication factor is accepted, as in Kafka, and acts as the replication factor: a broker requires
-min(min.insync.replicas, replicas) replicas in sync. It does not stop writes, but it is no promise of so many copies either. It
-gets a warning and is not refused: a default of the cluster above the factor of some topics is common, and tools that create
-topics from one template for all environments would break.
+min(min.insync.replicas, replicas) replicas in sync. It does not stop writes, and does not guarantee that many copies. It gets a
+warning and is not refused: a default of the cluster above the factor of some topics is common, and tools that create topics from
+one template for all environments would break.
 
 A value above the number of replicas in sync rejects writes with acks=all until the replicas have caught up. The value asks for
 that, so it is a warning too.
@@ -50,7 +50,7 @@ def warnings_of_topic(name: str, min_isr: int, partitions: Iterable[Assigned]) -
 
 
 def warnings_of_cluster(image: MetadataImage, min_isr: int) -> list[str]:
-    """The same for all topics that have no value of their own."""
+    """The warnings for a cluster that gets this default of min.insync.replicas: for all topics without a value of their own."""
     capped, rejecting = [], []
     for name, topic_id in sorted(image.topics_by_name.items()):
         if "min.insync.replicas" not in image.config(RESOURCE_TOPIC, name):

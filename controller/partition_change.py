@@ -11,8 +11,8 @@ that the replica lacks. When the ISR has reached the min ISR again, the high wat
     empty, ELR not           first active replica of the ELR    the leader    (old ELR + old ISR) - leader - lost
     empty, ELR empty         none: the partition waits          empty         empty
 
-*Lost* are the replicas that may lack committed records, such as those of a broker whose machine lost power. Of the replicas of a
-partition that has only one, none is lost: nobody else has the records, and without it the partition would wait for ever.
+*Lost* are the replicas that may lack committed records, such as those of a broker whose machine lost power. The only replica of a
+partition never counts as lost: no other replica has its records, and without it the partition would wait for ever.
 
 At level 0 there is no ELR. When the last member of the ISR fails, the ISR keeps it, the partition has no leader, and this broker
 is elected when it returns.
@@ -76,7 +76,8 @@ def elect(
 
 @dataclass(slots=True)
 class PartitionChangeBuilder:
-    """Collects what a decision wants to change in one partition. `build` adds what follows from it."""
+    """Collects the changes of one partition that a decision asks for. `build` adds the election and the ELR that follow from
+    them."""
 
     key: TopicIdPartition
     partition: PartitionRegistration
@@ -134,7 +135,7 @@ class PartitionChangeBuilder:
         return None if is_kept else if_changed(self.partition.isr, isr)
 
     def _last_known(self, leader: int) -> BrokerIds:
-        """The last leader of a partition that has none (Kafka stores it in the field of the last known ELR)."""
+        """The last leader, if the partition has no leader (Kafka stores it in the field of the last known ELR)."""
         partition = self.partition
         if self.rules.min_isr is None:
             return partition.last_known_elr
@@ -165,7 +166,7 @@ def change_partition(
 
 def elect_uncleanly(key: TopicIdPartition, partition: PartitionRegistration, leader: int) -> PartitionChangeRecord:
     """The record of an unclean election: the leader is alone in the ISR, the partition has no ELR, and it is RECOVERING until the
-    leader says otherwise (KIP-704). `UncleanElectionRecord` reports what this may lose."""
+    leader reports that it has recovered (KIP-704). `UncleanElectionRecord` reports which records this may lose."""
     return PartitionChangeRecord(
         *key,
         isr=if_changed(partition.isr, (leader,)),

@@ -48,7 +48,7 @@ REMOVALS_MAX = 1000
 
 def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequest) -> Decision[AllocateProducerIdsResponse]:
     """The block [start, start + 1000) belongs to the broker once the record is committed. Ids that the broker does not use are
-    not used at all."""
+    not used at all. Raises BrokerError STALE_BROKER_EPOCH, and UNKNOWN_SERVER_ERROR if no id is left."""
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     start = image.next_producer_id
     if start > PRODUCER_ID_MAX - BLOCK_SIZE:
@@ -62,7 +62,8 @@ def init_named_producer(
 ) -> Decision[InitNamedProducerResponse]:
     """The producer has the id and the epoch once the record is committed. A repeated request costs one epoch.
 
-    Raises BrokerError PRODUCER_FENCED if the work epoch is over or the name was removed, and INVALID_REQUEST."""
+    Raises BrokerError PRODUCER_FENCED if the work epoch is over or the name was removed, STALE_BROKER_EPOCH, UNKNOWN_SERVER_ERROR
+    if no number for a new name is left, and INVALID_REQUEST."""
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     if not request.name:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of a producer must not be empty")

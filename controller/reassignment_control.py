@@ -43,8 +43,8 @@ from strandline.protocol.messages.admin import (
 
 
 def complete_after_configs(image: MetadataImage, index: PartitionIndex, records: Sequence[AnyRecord]) -> list[AnyRecord]:
-    """The records of the reassignments that `records`, which change configurations, complete: a lower min.insync.replicas may
-    be the last thing that one waits for."""
+    """The records that complete reassignments after `records`, which change configurations: a lower min.insync.replicas may be
+    all that a completion waits for."""
     changed = [record for record in records if isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS]
     if not changed or not index.reassigning():
         return []

@@ -6,8 +6,8 @@ Three brokers in each of the racks A, B, C, and the start at A0, give:
     partition 1: B1 C1 A1        replicas spread evenly, and two replicas share a rack only if there are more replicas
     partition 2: C2 A2 B2        than racks
 
-Unfenced brokers are used first; the first replica, which becomes the leader, is always unfenced. Brokers that are shutting
-down are not used. Without racks, all brokers are in one rack.
+Unfenced brokers are used first; the first replica, which becomes the leader, is always unfenced. The caller leaves out brokers
+that get no replicas (`cluster_control.usable_brokers`). Without racks, all brokers are in one rack.
 
 Known weakness, in Kafka as well: if each rack has as many brokers as there are racks, rack and broker advance in step, and until
 the shuffle some brokers lead more partitions than others. Replicas are spread evenly all the same.
@@ -108,7 +108,7 @@ class ReplicaPlacer:
             raise BrokerError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {replication_factor} needs more brokers: {self.broker_count} brokers are registered "
-                "and neither shutting down nor drained",
+                "and neither shutting down nor drained nor cordoned",
             )
         if not self.unfenced_count:
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced")

@@ -68,7 +68,7 @@ def may_lead(image: MetadataImage) -> MayLead:
 
 
 def change_rules(image: MetadataImage, acceptable: MayLead | None = None) -> ChangeRules:
-    """The rules for changes of partitions of this image. `acceptable`: who may lead, if it differs from the image."""
+    """The rules for changes of partitions of this image. `acceptable`: which brokers may lead, if not those of the image."""
     acceptable = acceptable or may_lead(image)
     if not image.feature_level:
         return ChangeRules(acceptable, has_online=has_online(image))
@@ -131,7 +131,7 @@ def leave_directories(
     is_lossy: IsLossy | None = None,
 ) -> list[AnyRecord]:
     """The records by which a broker leaves the ISRs of the partitions in log directories that have failed. Each partition that it
-    led there gets another leader, if there is one. Without those that `strike` changes."""
+    led there gets another leader, if there is one. The partitions of `is_lossy` are left out, because `strike` changes them."""
     keys = [key for key in index.with_broker_in_isr(broker_id) if is_lossy is None or not is_lossy(key)]
     lost = [key for key in keys if (p := image.partition(key)) is not None and p.directory_of(broker_id) in failed]
     is_active = may_lead(image)
@@ -150,13 +150,13 @@ def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int
 
 
 def drop_needless_elrs(image: MetadataImage, keys: Iterable[TopicIdPartition]) -> list[AnyRecord]:
-    """The records that empty the ELRs of partitions whose ISR has reached their min ISR, because that was lowered. Until then
-    their leaders wait."""
+    """The records that empty the ELRs of partitions whose ISR has reached their min ISR, because that was lowered. A leader does
+    not raise the high watermark while its partition has an ELR."""
     return _change_all(image, [key for key in keys if _has_leader(image, key)], change_rules(image))
 
 
 def drop_elrs_after_configs(image: MetadataImage, index: PartitionIndex, records: Sequence[AnyRecord]) -> list[AnyRecord]:
-    """What `drop_needless_elrs` has to change if these records change `min.insync.replicas`."""
+    """The records of `drop_needless_elrs` that follow these records, if one of them changes `min.insync.replicas`."""
     if not any(isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS for record in records):
         return []
     return drop_needless_elrs(image.apply(records, image.offset, image.epoch).image, index.with_elr())

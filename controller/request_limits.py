@@ -1,8 +1,8 @@
 """How much one request may change. Its records are one atomic batch, and while it is decided, written and applied, a controller
-serves nobody else.
+serves no other request.
 
 Kafka's controllers refuse an operation of more than 10,000 records (MAX_RECORDS_PER_USER_OP) with the same error. Here the items
-of a request count before anything else is done with them, also those that change nothing.
+of a request are counted before they are looked at, so items that change nothing count, too.
 """
 
 from __future__ import annotations

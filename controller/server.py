@@ -1,9 +1,9 @@
 """A controller process: the quorum, the controller on top of it, and the listeners for both and for the brokers.
 
-At the start it locks the data directory, checks whose it is and whether it supports the level of the metadata in it, binds the
-port, agrees on the cluster's id (`cluster_id.py`) if neither the directory nor the configuration has one, formats an empty
-directory, opens the quorum, and serves requests. During the agreement the port is open already: the handshake answers that there
-is no id yet, and every other request is rejected.
+At the start it locks the data directory, checks that the directory belongs to this node and that this version supports the level
+of the metadata in it, binds the ports, agrees on the cluster's id (`cluster_id.py`) if neither the directory nor the
+configuration has one, formats an empty directory, opens the quorum, and serves requests. During the agreement the ports are open
+already: the handshake answers that there is no id yet, and every other request is rejected.
 """
 
 from __future__ import annotations

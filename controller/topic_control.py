@@ -173,7 +173,7 @@ class TopicControl:
         topic = image.topic(request.name)
         if topic is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
-        refuse_internal(request.name, "what it holds belongs to its partitions by their number")
+        refuse_internal(request.name, "no partitions can be added, because their number decides which of them holds a key")
         present = len(topic.partitions)
         if request.count <= present:
             raise BrokerError(

@@ -47,7 +47,7 @@ def requested_places(image: MetadataImage, request: ElectLeadersRequest) -> dict
 
 
 def questions_of(image: MetadataImage, places: Iterable[tuple[str, int]]) -> list[Question]:
-    """Those of the partitions that exist and have no leader."""
+    """The questions for those of these partitions that exist and have no leader."""
     found = (_find(image, *place) for place in places)
     return [Question(key, partition.partition_epoch) for key, partition in filter(None, found) if partition.leader == NO_LEADER]
 
@@ -61,7 +61,7 @@ def elect_as_requested(
     now_ms: int,
 ) -> Decision[ElectLeadersResponse]:
     """Elect the requested replicas. The reply has an error per partition: UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION at
-    level 0 of the metadata, ELECTION_NOT_NEEDED if it has a leader, INVALID_REQUEST for a broker that is no replica, and
+    level 0 of the metadata, ELECTION_NOT_NEEDED if it has a leader, INVALID_REQUEST for a broker that is not a replica, and
     ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica that could be elected has answered."""
     elections: Decision[list[UncleanElectionRecord]] = Decision([])
     response = ElectLeadersResponse(0, [])

@@ -10,8 +10,8 @@ returns. An *unclean election* ends the wait. Its strategy is a setting of the t
     aggressive   when all replicas have answered or, after `unclean.recovery.timeout.ms`, all that are alive; after twice that
                  time, live replicas that do not answer are not waited for any more
 
-`unclean.leader.election.enable=true` means aggressive. Where both keys are set, the one nearest to the topic counts, and on the
-same resource this one.
+`unclean.leader.election.enable=true` means aggressive. A value of the topic counts before one of the cluster. If a resource has
+both keys, `unclean.leader.election.enable=true` counts before `unclean.recovery.strategy`.
 
 The controller asks the replicas for their logs. The winner has the highest (leader epoch of its last records, log end), because
 its log continues the newest history; among equals it is the first in the order of the replicas. Kafka elects the first replica
@@ -97,7 +97,8 @@ Answers = Mapping[int, ReplicaLog]
 
 def valid_answers(image: MetadataImage, partition: PartitionRegistration, answers: Answers) -> dict[int, ReplicaLog]:
     """The answers that still hold, in the order of the replicas: a process that has registered since may have lost records. A log
-    with an epoch in which nobody has led is damaged: a leader could not append to it."""
+    counts as damaged if its last records have the partition's leader epoch or a higher one: no leader has had that epoch yet, and
+    the next leader could not append to the log."""
     return {
         broker_id: answers[broker_id] if answers[broker_id].last_epoch < partition.leader_epoch else _DAMAGED
         for broker_id in partition.replicas
@@ -146,17 +147,18 @@ class _Absence:
 
 
 class RecoveryClock:
-    """Since when each partition has had no leader. It is state of the active controller alone: a new one waits anew."""
+    """Since when each partition has had no leader. It is state of the active controller alone: a new active controller starts to
+    wait again."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._absences: dict[TopicIdPartition, _Absence] = {}
-        """Of the partitions that had no leader at the last look. A leader may have come and gone since."""
+        """The partitions that had no leader at the last look. A partition may have had a leader in the meantime."""
         self._looks = 0
 
     def look(self, image: MetadataImage, leaderless: Iterable[TopicIdPartition], now: float) -> Look:
-        """Find the partitions whose replicas should be asked now; at most `ELECTIONS_MAX`, those first that have waited longest
-        for it. Otherwise partitions that cannot be elected would keep the others waiting."""
+        """Find the partitions whose replicas should be asked now; at most `ELECTIONS_MAX`, first those that were asked longest
+        ago, so that partitions for which no leader can be elected do not keep the others waiting."""
         look, known, strategies = Look(), self._absences, _Strategies(image)
         self._absences, self._looks, due = {}, self._looks + 1, list[tuple[_Absence, Question]]()
         for key in leaderless:

@@ -1,4 +1,4 @@
-"""DescribeConfigs: every key of a topic, broker or group, its value, and the places that have a value of it.
+"""DescribeConfigs: every key of a topic, broker or group, its value, and the sources that set it.
 
 A broker adds its own configuration file to what the metadata log holds; a controller does not know that file.
 """
@@ -75,7 +75,8 @@ def describe_topic(
 
 
 def topic_value_describer(image: MetadataImage) -> Callable[[str, str | None], DescribedConfig]:
-    """A function that describes one key of a topic on which it has this value, or none: the topic may be yet to be created."""
+    """A function that describes a key of a topic on which it has this value; None if it is not set there. The topic need not
+    exist."""
     layers = _broker_layers(image, None, None)
 
     def describe(name: str, value: str | None) -> DescribedConfig:
@@ -133,8 +134,8 @@ def _values_of_key(key: ConfigKey, layers: _Layers) -> Iterator[ConfigSynonym]:
 def _values_above(
     key: ConfigKey, own: Mapping[str, str], source_of_own: int, layers: _Layers
 ) -> Iterator[tuple[str | None, ConfigSynonym]]:
-    """The values of a key of a topic or group, and the places that have them: its own, and those of the brokers. A broker may
-    have it in hours: then the two differ."""
+    """The values of a key of a topic or group in the topic key's unit, each with its source as a synonym: its own value first,
+    then those of the brokers. If a broker has the value in hours, the synonym has it in hours."""
     if key.name in own:
         yield own[key.name], ConfigSynonym(key.name, own[key.name], source_of_own)
     for source, values in layers:
@@ -147,7 +148,7 @@ def _values_above(
 
 
 def _describe(key: ConfigKey, value: str | None, synonyms: list[ConfigSynonym], update: Update) -> DescribedConfig:
-    """`synonyms`: the one that counts first."""
+    """`synonyms`: the effective one first."""
     return DescribedConfig(
         key.name,
         value,

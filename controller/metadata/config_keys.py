@@ -194,7 +194,7 @@ def without_blanks(value: str) -> str | None:
 
 
 def unknown_key(name: str, names: Iterable[str], what: str = "config key") -> UsageError:
-    """The error for a name that is no key. It suggests the most similar one."""
+    """The error for a name that is not a key. It suggests the most similar key."""
     guess = nearest(name, names)
     return UsageError(f"unknown {what} {name!r}" + (f"; did you mean {guess!r}?" if guess else ""))
 
@@ -406,7 +406,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "long",
         -1,
         "bytes",
-        "old segments are deleted while the partition is larger than this; -1: no limit",
+        "the oldest segment is deleted if the segments after it have at least this many bytes; -1: no limit",
         min=-1,
         synonym="log.retention.bytes",
     ),

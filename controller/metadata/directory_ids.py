@@ -15,11 +15,11 @@ DirectoryIds = tuple[bytes, ...]
 
 UNASSIGNED, LOST, MIGRATING = (bytes(15) + bytes([number]) for number in range(3))
 RESERVED = 100
-"""The ids below this number are no directories."""
+"""Ids below this number are reserved for marks. No directory has one."""
 
 
 def is_reserved(directory_id: bytes) -> bool:
-    """Whether the id is, or may become, a mark as those above: no directory has it."""
+    """Whether the id is one of the marks above, or reserved for further ones."""
     return int.from_bytes(directory_id) < RESERVED
 
 

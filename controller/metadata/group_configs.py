@@ -6,8 +6,8 @@ A group's value is a ConfigRecord with the type GROUP; records of this type need
 does not know the type keeps them and does not act on them. The group need not exist, and its deletion keeps the values.
 
 The controller refuses a value outside of the bounds of its configuration file (`group.consumer.min.session.timeout.ms`, ...), and
-a session that would end between two heartbeats. A broker whose file has other bounds acts on the nearest value within them. That
-the two have the same bounds is up to who writes the files, as in Kafka.
+a session that would end between two heartbeats. A broker whose file has other bounds acts on the nearest value within them. As in
+Kafka, it is up to the operator to give controllers and brokers the same bounds.
 
 Kafka has keys for share groups and Streams groups, too; there are no such groups here.
 """
@@ -60,7 +60,7 @@ BOUNDS: dict[str, Bounds] = {
 
 _OTHER_GROUPS = {"share.": "share groups", "streams.": "Streams groups"}
 OTHER_GROUPS = tuple(_OTHER_GROUPS)
-"""The beginnings of the keys of Kafka's other types of groups."""
+"""The prefixes of the keys of Kafka's other types of groups."""
 
 
 def check_group_name(name: str) -> None:
@@ -70,7 +70,7 @@ def check_group_name(name: str) -> None:
 
 
 def unknown_group_key(name: str) -> UsageError:
-    """The error for a name that is no key of a group."""
+    """The error for a name that is not a key of a group."""
     for prefix, groups in _OTHER_GROUPS.items():
         if name.startswith(prefix):
             return UsageError(f"config {name} is a key of {groups}, and Strandline has no {groups}")

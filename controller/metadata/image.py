@@ -90,7 +90,7 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
     """Eligible leader replicas (KIP-966), from level 1 of the metadata on: replicas outside of the ISR that have every committed
     record. While there is one, the leader's high watermark does not move."""
     last_known_elr: BrokerIds = ()
-    """The last leader of a partition that has none."""
+    """The last leader of a partition without a leader; empty otherwise."""
     adding_replicas: BrokerIds = ()
     """While the partition is reassigned, the members of `replicas` that are new. They are needed in the ISR to complete."""
     removing_replicas: BrokerIds = ()
@@ -147,7 +147,7 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
 
     def contradiction(self) -> str | None:
         """Which rule the registration breaks, as a sentence; None if it breaks none. A broker that acted on a broken one could
-        lose records: a leader outside the ISR lacks records, and a member of the ISR that is no replica never fetches."""
+        lose records: a leader outside the ISR lacks records, and a member of the ISR that is not a replica never fetches."""
         replicas, isr = set(self.replicas), set(self.isr)
         if not replicas or len(replicas) != len(self.replicas) or min(replicas) < 0:
             return f"its replicas are {list(self.replicas)}: there must be at least one, and each broker only once"

@@ -13,6 +13,6 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
 
 def refuse_internal(topic: str, what: str) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION if the topic is internal. `what`: what is refused, for the error's sentence."""
+    """Raise INVALID_TOPIC_EXCEPTION if the topic is internal. `what`: the reason, as the second half of the error's sentence."""
     if topic in INTERNAL_TOPICS:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic: {what}")

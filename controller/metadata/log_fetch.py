@@ -1,4 +1,4 @@
-"""Fetching the metadata log, as voters and brokers both do it: the requests, what an answer says, and where to truncate.
+"""Fetching the metadata log, as voters and brokers both do it: the requests, the decoded answer, and where to truncate.
 
 A voter appends what it fetches to its own log (`controller/raft/follower_handler.py`). A broker keeps it until it is committed,
 and then applies it to its image (`broker/process/quorum_observer.py`). Both follow KIP-595: a fetch names the end of the
@@ -33,8 +33,8 @@ class MetadataAnswer(NamedTuple):
     leader: CurrentLeader
     """The leader as the answering voter knows it."""
     content: Records | EpochEndOffset | SnapshotId
-    """Of an answer without an error: the next records; or where the leader's log parts from the replica's; or the snapshot to
-    fetch first, because the leader's log no longer reaches back that far."""
+    """Without an error: the next records; or where the leader's log diverges from the replica's; or the snapshot to fetch first,
+    because the leader's log no longer reaches back that far."""
 
 
 _NO_RECORDS = Records(memoryview(b""), -1)
@@ -44,7 +44,8 @@ class EpochHistory(Protocol):
     """The epochs of a replica's log, which `truncation_offset` needs."""
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch <= `epoch` of the replica's log, and its exclusive end."""
+        """The largest epoch <= `epoch` of the replica's log, and its exclusive end. If the log has none, any other epoch, and the
+        log start."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The keys of quotas, and of what a node as a whole lets its clients take: a part of the table in `node_keys.py`.
 
-The quotas themselves are no keys: they are in the metadata (`strandline quota`, AlterClientQuotas)."""
+The quotas themselves are not configuration keys: they are in the metadata (`strandline quota`, AlterClientQuotas)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The controller's decisions about access rules, SCRAM credentials and client quotas, and who may ask for which."""
+"""The controller's decisions about access rules, SCRAM credentials and client quotas, and the authorization of its requests."""

@@ -61,7 +61,7 @@ class MutationQuota:
             self._budgets.use(quotas, self._now())
 
     def charge_of(self, request: Any, quotas: ClientQuotas) -> Charge:
-        """What pays for this request. `quotas`: those of the present image."""
+        """The charge that counts the partitions of this request. `quotas`: those of the present image."""
         client = getattr(request, "paying_client", None)
         if client is None or not quotas:
             return FREE

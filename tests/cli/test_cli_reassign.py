@@ -167,7 +167,7 @@ def test_a_broker_is_drained_and_gets_replicas_again(up: Up) -> None:
     states = {b["broker_id"]: b["is_draining"] for b in run("cluster", "describe", "--json", *to).json()["brokers"]}
     assert states == {1: False, 2: False, 3: True}
     refused = run("topic", "create", "wide", "-p", "1", "-r", "3", *to)
-    assert "2 brokers are registered and neither shutting down nor drained" in refused.err
+    assert "2 brokers are registered and neither shutting down nor drained nor cordoned" in refused.err
 
     undrained = run("broker", "undrain", "3", *to)
     assert undrained.out.startswith("broker 3 may get replicas again: 0 moves cancelled, 0 replicas on it;")

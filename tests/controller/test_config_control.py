@@ -119,7 +119,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
     (broker("1", ("auto.leader.rebalance.enable", CONFIG_SET, "true")), ErrorCode.INVALID_CONFIG, "one value for the whole"),
     (broker("2", ("log.cleaner.thread", CONFIG_SET, "2")), ErrorCode.INVALID_CONFIG, "did you mean 'log.cleaner.threads'"),
     (broker("2", ("log.cleaner.threads", CONFIG_SET, "65")), ErrorCode.INVALID_CONFIG, "at most 64"),
-    (topic(("flush.ms", CONFIG_APPEND, "1")), ErrorCode.INVALID_CONFIG, "is no list"),
+    (topic(("flush.ms", CONFIG_APPEND, "1")), ErrorCode.INVALID_CONFIG, "is not a list"),
     (topic(("cleanup.policy", CONFIG_SUBTRACT, None)), ErrorCode.INVALID_CONFIG, "the subtract operation needs a value"),
     (topic(("cleanup.policy", CONFIG_APPEND, "compat")), ErrorCode.INVALID_CONFIG, "one of delete, compact"),
     (
@@ -127,7 +127,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
         ErrorCode.INVALID_CONFIG,
         "did you mean 'retention.ms'?; config flush.ms: '-1' is not allowed: must be at least 0",
     ),
-    (AlterConfigsResource(3, "t", []), ErrorCode.INVALID_REQUEST, "no topic (2), broker (4) or group (32)"),
+    (AlterConfigsResource(3, "t", []), ErrorCode.INVALID_REQUEST, "is not a topic (2), broker (4) or group (32)"),
 ]
 
 

@@ -78,7 +78,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
     (group((ASSIGNMENT, CONFIG_SET, "-1")), ErrorCode.INVALID_CONFIG, "at least 0"),
     (group((SESSION, CONFIG_SET, "soon")), ErrorCode.INVALID_CONFIG, "whole number"),
     (group((SESSION, CONFIG_SET, None)), ErrorCode.INVALID_CONFIG, "needs a value"),
-    (group((SESSION, CONFIG_APPEND, "1")), ErrorCode.INVALID_CONFIG, "is no list"),
+    (group((SESSION, CONFIG_APPEND, "1")), ErrorCode.INVALID_CONFIG, "is not a list"),
     (group(("consumer.sesion.timeout.ms", CONFIG_SET, "1")), ErrorCode.INVALID_CONFIG, f"did you mean '{SESSION}'"),
     (group(("share.isolation.level", CONFIG_SET, "read_committed")), ErrorCode.INVALID_CONFIG, "no share groups"),
     (group(("streams.num.standby.replicas", CONFIG_SET, "1")), ErrorCode.INVALID_CONFIG, "no Streams groups"),

@@ -133,8 +133,8 @@ class Access:
     # -- topics by id -------------------------------------------------------------------------------------------------
 
     def topic_refusal(self, topic_id: bytes, operation: int) -> ErrorCode | None:
-        """Why the sender may not perform the operation on the topic with this id; None if it may, or if there is no such topic,
-        which the handler says itself. A sender that may not even describe the topic gets the error of an id that does not
+        """The error if the sender may not perform the operation on the topic with this id; None if it may, or if there is no such
+        topic, which the handler reports. A sender that may not even describe the topic gets the error of an id that does not
         exist."""
         topic = self.image.topics_by_id.get(topic_id)
         if topic is None or self._authorize(self.principal, self.host, operation, TOPIC_RESOURCE, topic.name):

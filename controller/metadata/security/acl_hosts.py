@@ -1,6 +1,6 @@
 """Whether an access rule applies to a client's address: `*`, one address, or a network in CIDR notation.
 
-An IPv4 address that a dual-stack socket shows as `::ffff:10.0.0.1` is the IPv4 address. A host that is no address (a name)
+An IPv4 address that a dual-stack socket shows as `::ffff:10.0.0.1` is the IPv4 address. A host that is not an address (a name)
 applies only to a client that is known by exactly this text: nothing is looked up. The zone of a link-local address
 (`fe80::1%eth0`) does not count: it is the name of an interface of this machine."""
 

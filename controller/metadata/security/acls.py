@@ -4,7 +4,7 @@ A rule is its content: two rules with equal fields are the same rule. The id onl
 
     pattern type   of the rule        of a filter
     LITERAL        the name, or `*`   rules whose pattern has exactly this name and type
-    PREFIXED       names that begin   the same
+    PREFIXED       a name's prefix    the same
     MATCH          -                  rules that apply to the named resource: its literal name, `*`, and the prefixes of the name
     ANY            -                  rules whose pattern has exactly this name, of both types
 """
@@ -68,7 +68,8 @@ class Acl(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 def canonical_acl(binding: AclBinding) -> Acl:
-    """The rule in the form in which the metadata has it. Its host must be one (`canonical_host`)."""
+    """The rule in the form in which the metadata holds it: with a canonical host (`canonical_host`), which the caller has
+    checked."""
     return msgspec.structs.replace(Acl.of(binding), host=canonical_host(binding.host) or binding.host)
 
 

@@ -1,8 +1,8 @@
 """The budgets of one kind of quota: one token bucket for each user, client id, or client id of a user that shares a quota.
 
-Which budget pays for a client is looked up once, and remembered until a quota changes. A budget that nobody has used for
-`IDLE_S` is dropped. If clients come with ever new ids, those that were used longest ago are dropped sooner, so that there are
-never more than `BUDGETS_MAX`.
+Which budget pays for a client is looked up once, and remembered until a quota changes. A budget that was not used for `IDLE_S` is
+dropped. If clients use ever new ids, the budgets that were used longest ago are dropped sooner, so that there are never more than
+`BUDGETS_MAX`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strandline.protocol.rates import TokenBucket
 BUDGETS_MAX = 10_000
 """The most budgets, and the most clients whose budget is remembered."""
 IDLE_S = 3600.0
-"""As Kafka's sensors."""
+"""Seconds after which an unused budget is dropped, as Kafka drops its sensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Budgets:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anyone has a quota of this kind."""
+        """Whether any client has a quota of this kind."""
         return has_quota(self._quotas, self.key)
 
     def __len__(self) -> int:

@@ -30,7 +30,8 @@ ClientQuotas = Mapping[QuotaEntity, Mapping[str, float]]
 
 
 class Payer(NamedTuple):
-    """Whose budget pays: a user, a client id, or a client id of a user. None stands for all of them."""
+    """The clients that share a budget: those of a user, those with a client id, or those of a user with a client id. None stands
+    for any user or client id."""
 
     user: str | None
     client_id: str | None
@@ -70,7 +71,7 @@ _NONE: dict[str, float] = {}
 
 
 def _precedence(user: str, client_id: str) -> tuple[tuple[QuotaEntity, Payer], ...]:
-    """The entities that apply to a client, the one that counts first, with whose budget pays."""
+    """The entities that apply to a client, the one with the highest precedence first, each with the payer of its quota."""
     named, any_user = (USER_ENTITY, user), (USER_ENTITY, None)
     client, any_client = (CLIENT_ID_ENTITY, client_id), (CLIENT_ID_ENTITY, None)
     alone, of_user, of_client_id = Payer(user, client_id), Payer(user, None), Payer(None, client_id)

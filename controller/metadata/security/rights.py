@@ -32,7 +32,7 @@ class ApiRights(NamedTuple):
     """The rights of one API."""
 
     text: str
-    """For people."""
+    """The needed rights, as the documentation prints them."""
     broker: Guard | None
     """None: a broker does not serve the API."""
     controller: Guard | None = None

@@ -1,4 +1,4 @@
-"""What guards are made of.
+"""The building blocks of guards.
 
 A guard stands before the handler of an API. It gets the rights of the sender (`Access`), the request and the handler, and does
 one of these: it passes the request on; it raises the error of the whole request; it answers the request itself, if nothing of it
