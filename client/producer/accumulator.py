@@ -1,9 +1,9 @@
-"""Where records wait to be sent: a queue of batches per partition, and one budget of bytes (`buffer_memory`) for all. Pure.
+"""Records that wait to be sent: a queue of batches per partition, and one budget of bytes (`buffer_memory`) for all. Pure.
 
 Memory is counted per batch, not per record: an open batch reserves its whole size, a closed one the bytes that it holds. So the
 common `send_nowait` is a dictionary look-up, a subtraction and a list append (`bare_open`), whatever the number of topics.
 
-When a queue has something new, the accumulator calls `on_ready(queue)`.
+When a batch of a queue is opened or closed, the accumulator calls `on_ready(queue)`.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Accumulator:
         """Draws the index of a topic's first sticky partition, so that many producers do not start with the same one."""
         self._partitioner = options.partitioner
         self._conditions = Conditions(fencing_token=-1 if options.fencing_token is None else options.fencing_token)
-        """Those of batches without conditions of their own."""
+        """The conditions of batches whose records have none of their own."""
         self._delivery_timeout_s = options.delivery_timeout_ms / 1000
         self._record_bytes_max = options.max_request_size - HEADER_SIZE
         self.on_refused: Callable[[UnknownTopic | UsageError], None] = lambda error: None
-        """Called if records were parked, and have no partition in the metadata that then arrived."""
+        """Called with the error of parked records that have no partition in the metadata that arrived."""
         self.topics: dict[str, TopicQueues] = {}
         self.parked: dict[str, ParkingLot] = {}
         self.bare_open: dict[str, Batch] = {}
@@ -85,7 +85,7 @@ class Accumulator:
         self.batches_closed = 0
         """A counter. `await send` lets the event loop run when it has grown by a few."""
         self.refused_records = 0
-        """A counter: records that were parked, and have no partition in the metadata that then arrived."""
+        """A counter: parked records that had no partition in the metadata that arrived."""
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,8 @@ class Accumulator:
         sizes: Sequence[int],
         conditions: Conditions,
     ) -> Batch:
-        """The records before them leave in the batch that is open now, which is closed; those after them in another one."""
+        """Put these records into a batch of their own. The open batch is closed before, so that its records are sent first, and
+        the new one after, so that later records are in another batch."""
         if partition is None:
             partition = self.partition_of(topic, key)
         queue = self.queue(topic, self._choose(topic, partition, key))
@@ -416,7 +417,7 @@ class Accumulator:
             self._on_closed(queue, batch)
 
     def forget_open_batches(self) -> None:
-        """Append nothing at once any more."""
+        """Empty `bare_open`, so that no call appends a record without a check any more."""
         self.bare_open.clear()
 
     # -- parked records -----------------------------------------------------------------------------------------------
@@ -478,7 +479,7 @@ class Accumulator:
         return len(failed)
 
     def withdraw(self, name: str, receipt: Receipt, error: BaseException) -> None:
-        """Fail one parked record, because its call has ended. A record that has its batch stays."""
+        """Fail one parked record, because its call has ended. Does nothing if the record has left the parking lot."""
         lot = self.parked.get(name)
         if lot is not None and receipt.batch is lot:
             self._take_out(name, lot, [record for record in lot.records if record.receipt is receipt], error)

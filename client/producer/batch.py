@@ -27,12 +27,12 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Conditions(NamedTuple):
-    """What must hold of the partition, or the leader appends nothing of a batch."""
+    """The conditions on which the leader appends a batch. If one does not hold, the leader rejects the whole batch."""
 
     expected_offset: int = -1
-    """Where the log end must be; -1: anywhere."""
+    """The log end offset that the partition must have; -1: no condition."""
     fencing_token: int = -1
-    """No record may have carried a higher token; -1: any token will do."""
+    """No earlier record of the partition may have carried a higher token; -1: no condition."""
 
 
 UNCONDITIONAL = Conditions()
@@ -117,10 +117,11 @@ class Batch:
         self.timestamp_ms = timestamp_ms
         self.conditions = UNCONDITIONAL
         self.topic_id = b""
-        """The topic that has the expected offset: the batch must not be appended to a topic that was recreated under the name.
-        Empty: any topic, as without an expected offset."""
+        """Id of the topic whose log the expected offset is about: the batch must not be appended to a topic that was recreated
+        under the name. Empty without an expected offset: any topic."""
         self.is_end_doubted = False
-        """A leader has rejected it because the log ends *before* the expected offset, and the leader is asked again."""
+        """A leader has rejected it because the log ends *before* the expected offset. The batch is sent once more, because that
+        leader may have been deposed."""
         self.count = -1
         """Number of records, known once it is encoded."""
         self.data: bytearray | bytes | None = None
@@ -240,7 +241,7 @@ class Batch:
         self.sequence, self.index_in_epoch = sequence, index_in_epoch
 
     def move_back(self) -> None:
-        """A batch before this one was split, so that one more is numbered before it."""
+        """A batch before this one was split, so one more batch is numbered before it."""
         self.index_in_epoch += 1
 
     def on_sent(self, broker_id: int | None) -> None:

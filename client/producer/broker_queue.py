@@ -1,4 +1,4 @@
-"""What a producer has to do with one broker: the requests in flight, and the partitions that wait for their turn."""
+"""A producer's requests to one broker: those in flight, and the partitions that wait to be part of the next one."""
 
 from __future__ import annotations
 

@@ -72,6 +72,7 @@ class CallOrder:
 
 
 def _settle(entry: asyncio.Future[bool], is_first: bool) -> None:
-    """Tell a call whether it is first. One that was cancelled or timed out leaves by itself, and then the next one is first."""
+    """Wake a call: it is first (True), or its time is up (False). A call that was cancelled or timed out before leaves the line
+    itself, and then the next one is woken."""
     if not entry.done():
         entry.set_result(is_first)

@@ -1,4 +1,4 @@
-"""From a batch's records to its bytes, and another producer identity on bytes that exist already."""
+"""Encodes a batch's records, and changes the producer identity of an encoded batch."""
 
 from __future__ import annotations
 

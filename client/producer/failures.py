@@ -1,6 +1,6 @@
-"""How a producer's records fail: one batch, all that a partition has, or everything.
+"""Fails a producer's records: one batch, all batches of a partition, or all records.
 
-The rows of a named producer are written one behind the other: when a batch of it fails, all that follow in its partition fail.
+The rows of a named producer are written in order: when a batch fails, all later batches of its partition fail.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class DeliveryFailures:
         self._cluster = cluster
         self._room = room
         self.records = 0
-        """How many records have failed after a batch or the parking lot had taken them."""
+        """How many records have failed while they were in a batch or parked."""
         self.last_error: str | None = None
         self.fatal: ClientError | None = None
-        """Why nothing is sent any more: a bug of the producer, or the cluster rejects this named producer."""
+        """Why nothing is sent any more: a bug of the producer, or the cluster rejects this named or transactional producer."""
         self.on_failed: Callable[[Exception], None] = lambda error: None
-        """Called with the error when records fail that a transaction may need."""
+        """Called with the error when records fail that may belong to a transaction."""
         self._is_broken = False
-        """A bug of ours stopped the sender, and the queues are in an unknown state."""
+        """A bug of the producer has stopped the sender, and the queues are in an unknown state."""
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
@@ -98,8 +98,8 @@ class DeliveryFailures:
         return lambda index: invalid.error_of(index, summary, make)
 
     def fail_conflict(self, batch: Batch, log_end_offset: int, now: float) -> None:
-        """The leader rejected a conditional append, and the batch is no longer in its queue. That is an answer, and no fault of
-        the delivery: it is neither logged nor counted."""
+        """The leader rejected a conditional append, and the batch is no longer in its queue. The program has asked for this
+        answer, so it is not logged, and its records do not count as failed."""
         facts = self._facts(batch, now)
         expected_offset = batch.conditions.expected_offset
         batch.fail(OffsetConflict(expected_offset=expected_offset, log_end_offset=log_end_offset, **facts))
@@ -173,15 +173,15 @@ class DeliveryFailures:
     # -- everything ---------------------------------------------------------------------------------------------------
 
     def fail_waiting(self, reason: str) -> None:
-        """The transaction is aborted: fail all records that wait. That is neither logged nor counted."""
+        """The transaction is aborted: fail all waiting records, without logging or counting them."""
         now = asyncio.get_running_loop().time()
         self._fail_all(
             lambda batch: DeliveryFailed(reason, **self._facts(batch, now)), lambda topic: DeliveryFailed(reason, topic=topic)
         )
 
     def fail_denied(self, error: ClientError) -> None:
-        """The cluster does not let the client in, or gives it no producer id: fail all waiting records with this error. Records
-        that are handed over later try again."""
+        """The cluster rejected the client's authentication, or the request for a producer id: fail all waiting records with this
+        error. Records that are handed over later cause another attempt."""
         failed = self._fail_all(lambda batch: error, lambda topic: error)
         if failed:
             self.records += failed
@@ -199,7 +199,8 @@ class DeliveryFailures:
             self.records += self._fail_all(lambda batch: error, lambda topic: error)
 
     def break_down(self, bug: Exception) -> None:
-        """Our own bug, raised where no caller sees it: fail all waiting records, and those that are handed over later."""
+        """Called with an unexpected exception that no caller would see: fail all waiting records, and those that are handed over
+        later."""
         logger.error("producer.crashed", exc_info=bug)
         self._is_broken = True
         self.fatal = error = DeliveryFailed(f"an error inside the producer, which can send nothing more: {bug!r}")
@@ -213,7 +214,7 @@ class DeliveryFailures:
 
     @property
     def failed_records(self) -> int:
-        """How many records have failed, whoever refused them."""
+        """How many records have failed, parked ones without a partition included."""
         return self.records + self._accumulator.refused_records
 
     def stop(self, reason_of: Callable[[Batch], str]) -> Undelivered:

@@ -53,8 +53,9 @@ class ProducerIdentity:
         on_refused: Callable[[ClientError], None],
         on_denied: Callable[[ClientError], None],
     ) -> None:
-        """`on_denied`: a producer without a name gets no id now, because its principal lacks a right. The next record asks again.
-        `coordinator`, after construction: that of a transactional producer's id."""
+        """`on_known`: called when there is an id. `on_refused`: called when a named or transactional producer is rejected for
+        good. `on_denied`: called when a plain producer gets no id, because its principal lacks a right or cannot authenticate;
+        the next record requests an id again."""
         self.coordinator: CoordinatorConnection | None = None
         if options.transactional_id is not None:
             connect = cluster.connections.state_at
@@ -96,17 +97,17 @@ class ProducerIdentity:
             raise copy_of(self.refused)
 
     def renew(self, producer_id: int, producer_epoch: int) -> None:
-        """A transaction has ended: take its successor's id and epoch."""
+        """A transaction has ended: take the producer id and epoch of the next one (TV2 of KIP-890)."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """The task was cancelled by a program that cancels all tasks: begin again."""
+        """If a program has cancelled the task, for example with all tasks of the loop, request the id again."""
         if task.cancelled() and not self._closed and not task.get_loop().is_closed():
             self.request()
 
     async def fence_older_epochs(self, timeout_ms: float) -> None:
-        """Have all leaders reject batches of older epochs of the name. Raises the rejection, or RequestTimeout after
-        `timeout_ms`."""
+        """Have the controllers fence older epochs of the name. A leader rejects their batches once its metadata has that; see
+        `ProducerQuestions`. Raises the rejection, or RequestTimeout after `timeout_ms`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._decide(self._request(self.producer_epoch))
@@ -133,7 +134,7 @@ class ProducerIdentity:
             self._take(answer)
 
     async def _decide(self, request: InitProducerIdRequest) -> InitProducerIdResponse | None:
-        """The controllers' answer, however long it takes. None if they rejected the request, or the client was closed."""
+        """Send the request until it is answered, without a time limit. None if it was rejected, or the client was closed."""
         delay_s = RETRY_S
         while not self._cluster.closed:
             try:
@@ -184,9 +185,9 @@ class ProducerIdentity:
         return isinstance(error, AuthorizationFailed) and self._is_denied(error)
 
     def _is_denied(self, error: AuthenticationFailed | AuthorizationFailed) -> bool:
-        """The principal lacks a right, or is not let in: whether to stop asking. A plain producer fails what waits, and asks
-        again for the next record. A named or transactional one is refused for good, unless it has an id and may be let in
-        again."""
+        """The principal lacks a right, or its authentication was rejected. Returns whether to stop sending the request. A plain
+        producer fails its waiting records, and requests an id again for the next record. A named or transactional producer is
+        rejected for good, unless it has an id and only its authentication was rejected, which may succeed later."""
         if self._options.producer_name is None and self._options.transactional_id is None:
             self._on_denied(error)
             return True

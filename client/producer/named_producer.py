@@ -1,4 +1,4 @@
-"""What a named producer needs beyond an ordinary one: reading from the log how many rows earlier attempts have written."""
+"""The part of a producer that only a named one has: it reads from the log how many rows earlier attempts have written."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ async def resume_after_written_rows(
 ) -> dict[TopicPartition, int]:
     """Read how many rows of the work epoch each partition has, and number the next records after them.
 
-    The work of `Producer.written`, which says what `alone` means and which errors are raised. `learn_topic` makes the accumulator
-    know a topic's partitions."""
+    `Producer.written` explains `alone` and the errors. `learn_topic` adds a topic's partitions to the accumulator."""
     _check_idle(accumulator, partitions)
     identity = sender.identity
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000

@@ -84,21 +84,21 @@ from strandline.protocol.security.client_security import NO_SECURITY
 logger = get_logger(__name__)
 
 BATCHES_PER_TURN, BYTES_PER_TURN = 4, 262_144
-"""So many batches or bytes `await send` fills before it lets the event loop send them: enough for several partitions in one
+"""How many batches, or bytes, `await send` fills before it lets the event loop send them: enough for several partitions in one
 request."""
 BYTES_PER_PIECE = 1_048_576
-"""`send_columns` hands over its records in pieces of so many bytes, each of which waits for room."""
+"""`send_columns` hands over its records in pieces of at most this size, each of which waits for room."""
 
 STOP_AFTER_ERROR_MS = 1_000
-"""After an exception or a cancellation, `stop` waits so long for acknowledgements."""
+"""How long `stop` waits for acknowledgements after an exception or a cancellation."""
 NOT_TRANSACTIONAL = "the producer has no transactional_id: give it one, and it can begin transactions"
 
 
 class GroupMembership(Protocol):
-    """A consumer, as a transaction needs it."""
+    """The part of a consumer that a transaction uses."""
 
     def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
-        """As whom these offsets are committed now."""
+        """The membership with which these offsets are committed now. CommitFailed if a partition is no longer the consumer's."""
         ...
 
 
@@ -178,19 +178,20 @@ class Producer(Generic[K, V]):
         self._takes_bare = is_plain and self.options.producer_name is None
         self._call_order = CallOrder(self._choose_path)
         self._bare_open: dict[str, Batch] = {}
-        """The accumulator's table of batches to which a plain value may be appended at once. An empty one while no call may do
-        so."""
+        """`Accumulator.bare_open`: the batches to which a plain value is appended without further checks. An empty dict while
+        calls must take the longer path (`_choose_path`)."""
         self._batches_per_turn = max(1, min(BATCHES_PER_TURN, BYTES_PER_TURN // max(1, self.options.batch_size)))
         self._give_way_at = self._batches_per_turn
         self._stopped = False
         self._started_in_handler = False
-        """An exception was being handled when the producer was started. So the exception does not end this producer."""
+        """An exception was being handled when `start` was called. So one that is being handled in `stop` need not be the reason
+        for the stop."""
         self._is_named = self.options.producer_name is not None
         self._transactions: Transactions | None = None
         """None without a `transactional_id`, and before `start`."""
         self.expected_topic_id: Callable[[str, int], bytes] = self._known_topic_id
-        """Topic and partition -> the id of the topic of which the program knows the log end. Expected offsets are offsets of that
-        topic's log, and not of one that is recreated under its name. By default the one in the metadata."""
+        """Topic name and partition -> the id of the topic whose log the program's expected offsets are about. A topic that is
+        recreated under the name has another id. By default, the id in the metadata."""
 
     def _check_identity(self) -> None:
         """UsageError if this producer would use the connections of another identity."""
@@ -201,10 +202,11 @@ class Producer(Generic[K, V]):
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`. A named producer takes
-        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch. A transactional
-        producer takes its transactional id within `max_block_ms`: earlier producers with the id are fenced, and the transaction
-        that they have left open is aborted. UsageError if the producer was started before."""
+        """Find the cluster; AuthenticationFailed if it rejects the client's credentials; NoBrokersAvailable if no bootstrap
+        server answers within `connect_timeout_ms`. A named producer takes its name within `max_block_ms` (RequestTimeout);
+        ProducerFenced if the name has a higher work epoch. A transactional producer takes its transactional id within
+        `max_block_ms` (RequestTimeout): earlier producers with the id are fenced, and the transaction that they have left open
+        is aborted. UsageError if the producer was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("the producer was started before: create a new one")
         self._started_in_handler = sys.exception() is not None
@@ -236,7 +238,7 @@ class Producer(Generic[K, V]):
         self._choose_path()
 
     async def _connect(self, cluster: Cluster, sender: Sender) -> None:
-        """Learn the metadata. On shared connections the producer id is requested at the same time."""
+        """Fetch the metadata, then request the producer id; with a shared cluster, both at the same time."""
         if self._shared is None:
             await cluster.start()
         else:
@@ -650,8 +652,8 @@ class Producer(Generic[K, V]):
         return Conditions(offset, checked_whole("fencing_token", fencing_token, 0, FENCING_TOKEN_MAX))
 
     def _bind(self, receipt: Receipt) -> None:
-        """Let the record be appended to the present topic only, if it expects an offset. A record that is parked is not bound,
-        because its topic is not known."""
+        """If the record expects an offset, have it appended only to the topic with the present id. A parked record is not bound,
+        because the id of its topic is not known."""
         batch = receipt.batch
         if isinstance(batch, Batch) and batch.conditions.expected_offset >= 0:
             batch.topic_id = self.expected_topic_id(batch.topic, batch.partition)
@@ -724,7 +726,7 @@ class Producer(Generic[K, V]):
             self._sender.room.wake_next()
 
     def _choose_path(self) -> None:
-        """Let calls append plain values at once, unless values need more than that or earlier calls wait."""
+        """Enable the short path, which appends plain values to `bare_open`, unless values need checks or earlier calls wait."""
         is_open = self._takes_bare and not self._stopped and not self._call_order
         if self._transactions is not None:
             is_open = is_open and self._transactions.state.takes_records
@@ -854,9 +856,9 @@ class Producer(Generic[K, V]):
         offsets: Mapping[Any, int | OffsetAndMetadata | tuple[int, str]],
         consumer: GroupMembership | ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit the offsets of a consumer as part of the transaction: they count when it is committed, and not if it is aborted.
-        So records count as read if, and only if, the results that the program sent in the transaction are committed. `offsets`:
-        as for `Consumer.commit`, the offset of the next record to read of each partition.
+        """Commit the offsets of a consumer as part of the transaction: they are committed if, and only if, the records that the
+        program sent in the transaction are. `offsets`: as for `Consumer.commit`, the offset of the next record to read of each
+        partition.
 
         `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the offsets
         of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the id of the
@@ -870,7 +872,8 @@ class Producer(Generic[K, V]):
         await transactions.send_offsets(checked, _membership(consumer, checked))
 
     def _on_refused(self, error: StrandlineError) -> None:
-        """A record for which a receipt exists was not handed over."""
+        """A record failed before it was handed over, although its caller on another thread has a receipt: the transaction cannot
+        be committed."""
         if self._transactions is not None:
             self._transactions.on_failed(error)
 
@@ -935,7 +938,7 @@ class Producer(Generic[K, V]):
 def _membership(
     consumer: GroupMembership | ConsumerGroupMetadata | str, offsets: Iterable[TopicPartition]
 ) -> Callable[[], TransactionMember]:
-    """As whom offsets are committed in a transaction, each time that it is asked."""
+    """A function that returns the membership with which a transaction commits offsets; called before each attempt."""
     if isinstance(consumer, str) and consumer:
         consumer = ConsumerGroupMetadata(consumer)
     if isinstance(consumer, ConsumerGroupMetadata):

@@ -1,9 +1,9 @@
-"""What the partitions' leaders know of the producers that wrote there (DescribeProducers, KIP-664).
+"""Asks the partitions' leaders for their producer state (DescribeProducers, KIP-664).
 
-A new attempt of a named producer reads from that how many rows of its work epoch are written. It may rely on rows only when they
-are committed: the high watermark has passed the last offset that was found, in the leader epoch in which it was found. Otherwise
-a new leader may not have them. Rows that another attempt appends meanwhile are not waited for: the rows that this attempt sends
-in their place are rejected as duplicates, and the leaders are asked again.
+A new attempt of a named producer finds out from it how many rows of its work epoch are written. It may rely on rows only when
+they are committed: the high watermark has passed the last offset that was found, in the leader epoch in which it was found.
+Otherwise a new leader may not have them. The attempt does not wait for rows that another attempt appends meanwhile: the rows that
+it sends itself are then rejected as duplicates, and the leaders are asked again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ProducerQuestions:
     def __init__(self, cluster: Cluster, oldest_epoch: int = -1) -> None:
         self._cluster = cluster
         self._oldest_epoch = oldest_epoch
-        """Only leaders may answer that reject all earlier epochs of the named producer; -1: all leaders."""
+        """A leader answers only once it rejects batches of all epochs of the named producer before this one; -1: each answers at
+        once."""
 
     async def describe(self, tps: Sequence[TopicPartition], producer_ids: list[int] | None, deadline: float) -> Answers:
         """Ask the leader of each partition for its state of the producers with these ids (None: of all producers). Leaders that

@@ -1,8 +1,8 @@
 """Receipts: what `send` returns at once, and what awaiting them returns.
 
-A receipt is two words, a batch and an index into it. It has no future and no task: awaiting it adds a waiter to its *batch*, and
-when the batch is done, the record's metadata is computed from the batch's base offset. A million receipts that are never awaited
-cost a million small objects, and nothing else.
+A receipt is a reference to a batch and an index into it. It has no future and no task: awaiting it adds a waiter to its *batch*,
+and when the batch is done, the record's metadata is computed from the batch's base offset. A million receipts that are never
+awaited cost a million small objects, and nothing else.
 
 The receipt of a record that was sent before its topic's metadata is known points at a parking lot first (parking.py).
 """
@@ -105,7 +105,8 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
 
 def _call_back(receipt: Receipt, callback: DeliveryCallback) -> None:
-    """Call it. The UsageError for a coroutine function, which nothing would await, goes to the loop's exception handler."""
+    """Call the callback. UsageError (which the event loop passes to its exception handler) for a coroutine function, which
+    nothing would await."""
     result: object
     try:
         metadata = receipt.result()

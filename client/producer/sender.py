@@ -1,17 +1,18 @@
 """The producer's shell: takes batches from the partitions' queues, sends them to the leaders, and acts on the responses.
 
-There is no task and no future per batch. A queue that has something new is put into a set, one call at the end of the event
-loop's iteration drains the set, and responses arrive as plain calls.
+There is no task and no future per batch. A queue with a new or changed batch is put into a set, one call in the next iteration of
+the event loop drains the set, and responses arrive as plain calls.
 
 - A request carries at most one batch per partition, and batches of several partitions together.
 - A batch that is not full is sent when its linger has passed and no request to its broker is in flight. While requests are in
   flight it waits for the first response, a millisecond at most. So a single record is sent at once, and many make full batches.
-- When a partition has no leader its queue waits in `_stalled`, and metadata is refreshed every 20-50 ms until it has one.
+- When a partition has no leader its queue waits in `_stalled`, and metadata is refreshed every 20 ms, later every 50 and 250 ms
+  (`client/cluster/refresh_gap.py`), until it has one.
 - When a request is not answered for a while, other brokers are asked for metadata. If the leader has moved away from a broker
   that hangs, the batches are sent to the new leader at once. Idempotence makes that safe. Without it the producer waits for the
   response, or until the connection is given up (`client/cluster/connection_state.py`).
-- When a batch of a named producer fails for good, all batches behind it in its partition fail. When a broker says that its epoch
-  is over, everything fails: a newer producer has the name.
+- When a batch of a named producer fails for good, all later batches of its partition fail. When a broker rejects the producer's
+  epoch, all records fail, because a newer producer has the name.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 CONCURRENT_RETRY_S = 0.01
-"""The pause before a batch is sent again that came before the markers of the producer's previous transaction were written."""
+"""The pause after CONCURRENT_TRANSACTIONS: the markers of the producer's previous transaction are not written yet."""
 GATHER_S = 0.001
 """How much longer than its linger a batch that is not full waits while its broker is busy."""
 
@@ -90,7 +91,7 @@ class Sender:
         self._missing_since: dict[str, float] = {}
         """Topics of stalled queues that the cluster does not know, and since when, on the loop's clock."""
         self._refusal: AuthenticationFailed | None = None
-        """The answer of the cluster with which waiting records have failed."""
+        """The authentication error with which waiting records have failed last; None if the cluster accepts the client."""
         self._counters = {"requests": 0, "batches": 0, "records": 0, "bytes": 0, "retries": 0, "conflicts": 0}
         self.room = RoomWaiters()
         self.failures = DeliveryFailures(options, accumulator, cluster, self.room)
@@ -148,7 +149,7 @@ class Sender:
             self._drain_broker(broker, now)
 
     def _leader_of(self, queue: PartitionQueue) -> BrokerQueue | None:
-        """The partition's leader. None: nothing can be sent now, and the queue was put aside until that changes."""
+        """The partition's leader. None if nothing can be sent now: the queue has failed, or waits in `_stalled`."""
         if queue.failed is not None:
             self.failures.fail_queue(queue, queue.failed)
             return None
@@ -238,7 +239,8 @@ class Sender:
         return waited >= self._linger_s and (not broker.requests or waited >= self._linger_s + GATHER_S)
 
     def _wait_until_due(self, queue: PartitionQueue, broker: BrokerQueue, now: float) -> None:
-        """Nothing of the queue may be sent now: arrange for another look when time changes that. (Responses do so anyway.)"""
+        """Nothing of the queue may be sent now: set a timer if its retry pause or linger will end. (Responses check it
+        anyway.)"""
         if queue.retry_at > now and queue.has_unsent():
             self._loop.call_later(queue.retry_at - now, self.on_ready, queue)
         elif queue.open is not None and queue.state is QueueState.SENDING:
@@ -326,7 +328,7 @@ class Sender:
         self._schedule()
 
     def _on_throttled(self, broker: BrokerQueue, throttle_ms: int) -> None:
-        """The broker reads nothing for so long, because of a quota: send it nothing meanwhile."""
+        """Send the broker nothing for this long: it throttles the client because of a quota, and reads nothing meanwhile."""
         until = self._cluster.throttles.on_throttled(broker.broker_id, throttle_ms, self._loop.time())
         broker.in_flight_max = 0
         if broker.throttle_timer is not None:
@@ -362,8 +364,8 @@ class Sender:
         self._on_failed(queue, batch, number, to_code(code), answer.error_message, InvalidRecords.of(answer))
 
     def _on_old_broker(self, attempts: list[Attempt]) -> None:
-        """A broker that does not know the conditions of a batch has rejected its request. Such batches fail, and the others are
-        sent again. Fencing tokens came after expected offsets."""
+        """A broker of an older version has rejected a request with conditions that it does not know. Batches with fencing tokens
+        fail, or if there are none, those with expected offsets (which are older); the other batches are sent again."""
         refused = [attempt for attempt in attempts if attempt[1].conditions.fencing_token >= 0]
         what = "fencing tokens (fencing_token)"
         if not refused:
@@ -455,14 +457,15 @@ class Sender:
         self._restart_stalled()
 
     def _fail_if_refused(self) -> None:
-        """Fail what waits each time that the cluster was asked and did not let the client in. Later records cause another try."""
+        """Fail all waiting records after each attempt in which the cluster has rejected the client's authentication. Later
+        records cause another attempt."""
         refusal = self._cluster.refusal
         if refusal is not None and refusal is not self._refusal:
             self.failures.fail_denied(refusal)
         self._refusal = refusal
 
     def _leave_deposed_leaders(self) -> None:
-        """Send the batches that expect a response of a former leader to the present one."""
+        """Send batches that wait for the response of a former leader to the present one."""
         cache = self._cluster.cache
         moved: dict[PartitionQueue, None] = {}
         for batch, queue in self._accumulator.incomplete.items():
@@ -541,7 +544,7 @@ class Sender:
             self.failures.fail_parked(name, error, max(now - after_ms / 1000, oldest))
 
     def _sweep_missing(self, now: float) -> None:
-        """Fail the records of a topic that was deleted after a short grace, not after the delivery timeout."""
+        """Fail the records of a deleted topic after MISSING_TOPIC_GRACE_MS instead of the delivery timeout."""
         missing = {queue.topic for queue in self._stalled} & set(self._cluster.cache.failed)
         self._missing_since = {name: self._missing_since.get(name, now) for name in sorted(missing)}
         for name, since in self._missing_since.items():
@@ -549,7 +552,8 @@ class Sender:
                 self.failures.fail_topic(name, self._missing_error_of(name), now)
 
     def _grace_ms(self, topic: str) -> int:
-        """How long a topic may be missing, or denied: a right that is missing is certain once a fresh answer says so."""
+        """How long a topic may be missing. DENIED_GRACE_MS if the principal may not see it, because a fresh answer settles
+        that."""
         return DENIED_GRACE_MS if self._cluster.cache.is_denied(topic) else MISSING_TOPIC_GRACE_MS
 
     def _missing_error_of(self, topic: str) -> Callable[[dict[str, Any]], ClientError]:

@@ -1,4 +1,4 @@
-"""The transaction of one producer: what may happen now, and what an answer of the coordinator means. Pure.
+"""The state machine of a producer's transaction: the calls that are allowed, and the effects of the coordinator's answers. Pure.
 
     UNINITIALIZED -> READY <-----------------------------------+
                        | begin                                 |
@@ -14,14 +14,14 @@
 
 Rules:
 
-- **Nothing half.** If a record or the offsets may be missing in the transaction, its state is ABORTABLE_ERROR, and no commit is
-  sent. That holds also for a call that was cancelled before it knew.
-- When EndTxn was sent (`is_end_sent`), the outcome is the coordinator's. Until it answers, only the same request may be sent
-  again, with the same epoch: the coordinator recognises that as a retry.
-- A transaction of which nothing was sent is unknown to the coordinator, and ends without a request. One that has failed is
-  aborted there in any case, because that gives the producer its next epoch, which fences the batches that are still on their
-  way (TV2 of KIP-890).
-- If it is not clear whether the producer is fenced, the error is abortable: the answer to the abort says it.
+- **Atomicity.** If a record or the offsets may be missing in the transaction, also because a call was cancelled before the
+  outcome was known, its state is ABORTABLE_ERROR, and no commit is sent.
+- Once EndTxn was sent (`is_end_sent`), the coordinator decides the outcome. Until it answers, only the same request may be sent
+  again, with the same epoch: the coordinator recognises it as a retry.
+- If nothing of a transaction was sent, the coordinator does not know it, and it ends without a request. A failed transaction is
+  aborted at the coordinator in any case, because that gives the producer its next epoch, which fences the batches that are still
+  in flight (TV2 of KIP-890).
+- If it is not clear whether the producer is fenced, the error is abortable: the answer to the abort shows it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ TRANSITIONS: dict[TxnState, frozenset[TxnState]] = {
 """State -> the states that may follow."""
 
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
-"""Wherever they come from: another producer has the transactional id, or nobody has it any more."""
+"""From any API, these errors mean that another producer has the transactional id, or that the id has expired."""
 _MAY_BE_TIMED_OUT = _FENCED | frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
 )
-"""What a producer hears whose transaction the coordinator has aborted."""
+"""Errors that a producer may get if the coordinator has aborted its transaction, for example because it timed out."""
 
 
 class TransactionState:
@@ -87,12 +87,12 @@ class TransactionState:
         self.has_sent = False
         """A record was handed over, or offsets were sent."""
         self.is_end_sent = False
-        """EndTxn was sent and not answered: the outcome is the coordinator's."""
+        """EndTxn was sent and not answered: the coordinator decides the outcome."""
         self._began_at = 0.0
         self._end_attempts = 0
         """How often EndTxn was sent for this transaction."""
         self._error: ClientError | None = None
-        """Why the transaction cannot be committed, or the producer not go on."""
+        """Why the transaction cannot be committed, or why the producer cannot go on."""
         self.was_committed = False
         """Whether the last transaction that has ended was committed."""
         self.committed = self.aborted = 0
@@ -130,7 +130,7 @@ class TransactionState:
         return self.state in (_S.IN_TRANSACTION, _S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR)
 
     def check_takes_records(self, number: int | None = None) -> None:
-        """Raise why no record may be handed over. `number`: that of the transaction in which the call began."""
+        """Raise the reason if no record may be handed over now. `number`: that of the transaction in which the call began."""
         if number is not None and number != self.number:
             raise UsageError("the transaction in which this call began has ended; nothing was sent")
         if self.state is _S.IN_TRANSACTION:
@@ -155,12 +155,12 @@ class TransactionState:
         self._become(_S.COMMITTING)
 
     def interrupt_commit(self) -> None:
-        """The commit was cancelled while it waited for records. Nothing is decided."""
+        """The commit was cancelled while it waited for records: the transaction is open again."""
         if self.state is _S.COMMITTING and not self.is_end_sent:
             self._become(_S.IN_TRANSACTION)
 
     def check_committable(self) -> None:
-        """Every record is settled: raise why the transaction cannot be committed."""
+        """Called when every record is acknowledged or has failed. Raises the reason if the transaction cannot be committed."""
         self._raise_fatal()
         self._raise_abortable()
 
@@ -223,24 +223,24 @@ class TransactionState:
 
     @property
     def error(self) -> ClientError | None:
-        """Why the transaction cannot be committed, or the producer not go on; None otherwise."""
+        """Why the transaction cannot be committed, or why the producer cannot go on; None if both can."""
         return self._error if self.state in (_S.ABORTABLE_ERROR, _S.FATAL_ERROR) else None
 
     # -- EndTxn -------------------------------------------------------------------------------------------------------
 
     @property
     def needs_end(self) -> bool:
-        """Whether the coordinator has to hear of the end."""
+        """Whether EndTxn must be sent to end the transaction."""
         return self.has_sent
 
     def on_end_sent(self) -> None:
-        """EndTxn is about to be sent: from now on, only its answer says what the outcome is."""
+        """EndTxn is about to be sent: from now on, only its answer tells the outcome."""
         assert self.state in (_S.COMMITTING, _S.ABORTING), f"nothing ends while {self.state}"
         self.is_end_sent = True
         self._end_attempts += 1
 
     def on_ended(self) -> None:
-        """The transaction has ended as it was asked for."""
+        """The transaction was committed or aborted, as the program requested."""
         self.was_committed = self.state is _S.COMMITTING
         if self.was_committed:
             self.committed += 1
@@ -250,7 +250,7 @@ class TransactionState:
         self._become(_S.READY)
 
     def on_end_refused(self, code: ErrorCode, message: str | None, now: float) -> bool:
-        """EndTxn was answered with an error. Returns whether to send it again; otherwise the state says what came of it."""
+        """EndTxn was answered with an error. Returns whether to send it again; if not, `state` and `error` have the result."""
         if ERRORS[code].retriable or code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return True
         text = describe(code, message)

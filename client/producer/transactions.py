@@ -1,10 +1,10 @@
 """The shell of a producer's transactions: sends EndTxn and TxnOffsetCommit, and connects the state with the sender.
 
-The decisions are in transaction_state.py. Records take the way of every producer. Each of their batches tells this module that
-something was sent, and each failure that the transaction cannot be committed.
+The decisions are in transaction_state.py. Records are batched and sent as those of any producer. `on_ready` notes that the
+transaction has records, and `on_failed` that a record was not delivered, so that the transaction cannot be committed.
 
-EndTxn runs in a task of its own. A call that is cancelled while it waits leaves the task behind, and the next call of the
-producer waits for it first (`_claim`). So a cancellation never leaves it open whether there is still something to end.
+EndTxn is sent by a task of its own. If a call is cancelled while it waits for the task, the task goes on, and the next call of
+the producer waits for it first (`_claim`). So also after a cancellation it is known whether the transaction has ended.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RETRY_MAX_S = 0.5
 FLUSH_GRACE_MS = 1_000
 """How much longer than `delivery_timeout_ms` a commit waits for its records. By then each of them is acknowledged or failed."""
 CLEAN_UP_MS = 5_000
-"""How long a block that an exception has ended waits for its abort. After that, the abort goes on in the background."""
+"""How long a block that an exception has ended waits for the abort. After that, the abort goes on in the background."""
 
 _MEMBER_UNKNOWN = frozenset({
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -65,8 +65,8 @@ _MEMBER_UNKNOWN = frozenset({
 """Errors of TxnOffsetCommit that mean that the partitions may belong to another member by now (KIP-447)."""
 
 _TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Errors of TxnOffsetCommit that are retried for a short time only: the coordinator may not have heard of a new topic yet. After
-that, the topic was deleted, or has no such partition."""
+"""Errors of TxnOffsetCommit that are retried only for MISSING_TOPIC_GRACE_MS: the coordinator may not know a new topic yet. After
+that time the topic was deleted, or has no such partition."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -93,7 +93,7 @@ class Transactions:
         sender: Sender,
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change`: called when it has changed whether records may be handed over."""
+        """`on_change`: called when `state.takes_records` may have changed."""
         assert options.transactional_id is not None, "only a transactional producer has transactions"
         assert sender.identity.coordinator is not None, "the identity has the coordinator of a transactional producer"
         self.state = TransactionState(options.transactional_id, options.transaction_timeout_ms)
@@ -105,7 +105,7 @@ class Transactions:
         self._coordinator = sender.identity.coordinator
         self._loop = asyncio.get_running_loop()
         self._used: dict[PartitionQueue, None] = {}
-        """The queues of which a batch belongs to the transaction."""
+        """The queues that have had a batch of the transaction."""
         self._ending: Ending | None = None
         """The task that ends a transaction, until a call has taken its outcome."""
         self._cleaning: asyncio.Task[bool] | None = None
@@ -125,7 +125,8 @@ class Transactions:
         self._sender.on_ready(queue)
 
     def on_failed(self, error: BaseException) -> None:
-        """A record was not delivered. The others of the transaction are dropped soon: the sender may be in the midst of them."""
+        """A record was not delivered, so the transaction cannot be committed. Its other records are dropped in the next iteration
+        of the event loop, because the sender may be iterating over them now."""
         if not self.state.on_failed(error, self._loop.time()):
             return
         logger.warning("producer.transaction_failed", transactional_id=self.state.transactional_id, reason=_reason(error))
@@ -149,7 +150,7 @@ class Transactions:
         """Begin a transaction."""
         if self._cleaning is not None:
             await asyncio.wait([self._cleaning])
-        await self._claim(None)  # The state says what has come of it.
+        await self._claim(None)  # The state has the outcome.
         self.state.begin(self._loop.time())
         self._offsets_pending = 0
         self._on_change()
@@ -190,8 +191,8 @@ class Transactions:
     # -- EndTxn -------------------------------------------------------------------------------------------------------
 
     async def _claim(self, commits: bool | None) -> bool:
-        """An earlier call was cancelled while EndTxn was on its way: wait for the outcome. Returns whether that is what this call
-        asks for; raises its error if so."""
+        """If an earlier call was cancelled while EndTxn was in flight, wait for its outcome. Returns True if that EndTxn is the
+        one that this call would send (`commits`); then raises its error, if it has one."""
         while (ending := self._ending) is not None:
             await self._until_ended(ending)
             if ending.commits is commits:
@@ -201,7 +202,7 @@ class Transactions:
 
     async def _until_ended(self, ending: Ending) -> None:
         await asyncio.wait([ending.task])
-        if self._ending is ending:  # Another call that has waited, too, may have begun to end the next transaction.
+        if self._ending is ending:  # Another waiting call may have begun to end the next transaction.
             self._ending = None
 
     def _raise_outcome(self, ending: Ending) -> None:
@@ -259,7 +260,7 @@ class Transactions:
         )
 
     def _end(self, answer: EndTxnResponse | None) -> None:
-        """The transaction has ended; without an answer, because the coordinator never knew of it."""
+        """The transaction has ended. `answer`: None if nothing of it was sent, so that the coordinator does not know it."""
         if answer is not None and answer.producer_id >= 0:
             self._sender.identity.renew(answer.producer_id, answer.producer_epoch)
         used, self._used = self._used, {}
@@ -275,9 +276,9 @@ class Transactions:
     # -- offsets ------------------------------------------------------------------------------------------------------
 
     async def send_offsets(self, offsets: Offsets, member: Callable[[], TransactionMember]) -> None:
-        """Make these offsets part of the transaction. `member`: as whom, asked before each attempt.
+        """Make these offsets part of the transaction. `member` returns the membership; it is called before each attempt.
 
-        TransactionAbortable if they are not, or if that is not known."""
+        TransactionAbortable if the offsets are not part of it, or if that is not known."""
         self.state.check_takes_records()
         if not offsets:
             return
@@ -318,7 +319,8 @@ class Transactions:
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     def _check_takes_offsets(self, number: int) -> None:
-        """The request is about to get the producer's present epoch, which must be that of the call's own transaction."""
+        """Check that the call's transaction is still open: the next request gets the producer's present epoch, which may be that
+        of a later transaction."""
         if self.is_stopped:
             raise ClientClosed("the producer was stopped; the offsets are not committed")
         self.state.check_takes_records(number)
@@ -330,8 +332,8 @@ class Transactions:
         member: TransactionMember,
         deadline: float,
     ) -> StrandlineError | None:
-        """Send TxnOffsetCommit once. Removes from `left` what is stored. Returns an error after which to try again, and raises
-        one after which not."""
+        """Send TxnOffsetCommit once, and remove the stored offsets from `left`. Returns the last error after which another
+        attempt may succeed; raises any other error."""
         request, keys = await self._offsets_request(left, member, deadline)
         try:
             answer = await coordinator.ask(TXN_OFFSET_COMMIT, request, self._timeout_ms(deadline))
@@ -382,8 +384,8 @@ class Transactions:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def clean_up(self, error: BaseException | None, timeout_ms: float = CLEAN_UP_MS) -> None:
-        """Abort what is open, because `error` has ended the block, or the producer is stopped. It raises nothing: if the end of
-        the transaction is not known in time, `error` gets a note, and there is a line in the log."""
+        """Abort the open transaction, because `error` has ended the block, or the producer is stopped. Errors are not raised: if
+        the outcome is not known within `timeout_ms`, `error` gets a note, and `producer.transaction_left_open` is logged."""
         if self._ending is None and not self._may_abort:
             return
         self._cleaning = task = self._loop.create_task(self._end_open())
@@ -400,7 +402,8 @@ class Transactions:
         return self.state.state in (TxnState.IN_TRANSACTION, TxnState.ABORTABLE_ERROR, TxnState.ABORTING)
 
     async def _end_open(self) -> bool:
-        """Wait for what is ending, and abort what is open then. Returns whether a commit has succeeded."""
+        """Wait until an EndTxn in flight is answered, and abort the transaction if it is still open. Returns whether a commit has
+        succeeded."""
         ending = self._ending
         if ending is not None:
             await self._until_ended(ending)
@@ -413,7 +416,7 @@ class Transactions:
         return False
 
     def _report(self, task: asyncio.Task[bool], error: BaseException | None) -> None:
-        """Note what has become of the transaction, if that is not an abort."""
+        """Add the outcome of the transaction to `error` as a note, unless it is an abort."""
         reason: object = None
         if not task.done():
             reason = "the coordinator has not answered yet"
@@ -435,8 +438,8 @@ class Transactions:
             error.add_note(f"When this ended the transaction of {self.state.transactional_id!r}, {text}.")
 
     async def abandon(self, number: int, error: BaseException) -> None:
-        """A caller on another thread was interrupted while it waited for the begin or the end of this transaction, and the call
-        was cancelled: abort what is open, and note what has become of it."""
+        """Abort the transaction, and add the outcome to `error` as a note. Called if a caller on another thread was interrupted
+        while it waited for the begin or the end of this transaction, and its call was cancelled."""
         if self.state.number != number:
             return
         if self._cleaning is not None:
@@ -447,12 +450,12 @@ class Transactions:
             self._note(error, "the transaction was committed")
 
     async def stop(self, error: BaseException | None, timeout_ms: float) -> None:
-        """The producer stops: abort what is open. A program that has forgotten to end a transaction finds it in the log."""
+        """The producer stops: abort an open transaction, and log `producer.stopped_in_transaction`."""
         self.is_stopped = True
         if self.state.is_open or self._ending is not None:
             reason = f"the producer was stopped ({self.state.state.value})"
             logger.warning("producer.stopped_in_transaction", transactional_id=self.state.transactional_id, reason=reason)
-            self.state.interrupt_commit()  # One that still waits for records would miss those that are dropped now.
+            self.state.interrupt_commit()  # Its records are dropped now, so a commit that waits for them must not go on.
             await self.clean_up(error, min(timeout_ms, CLEAN_UP_MS))
 
     def metrics(self) -> dict[str, float]:
@@ -478,7 +481,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """Nobody may wait for the task any more: its error is no surprise to the event loop then."""
+    """Retrieve the task's error, so that asyncio does not log it as never retrieved if no call waits for the task any more."""
     if not task.cancelled():
         task.exception()
 
@@ -499,7 +502,7 @@ class TransactionBlock(Generic[P]):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         transactions = self._transactions
         if transactions.state.number != self._number:
-            return  # The block has ended it by itself, and begun another one.
+            return  # The code in the block has ended the transaction, and begun another one.
         if error is not None:
             await self._clean_up(error)
         elif transactions.is_stopped:
@@ -519,7 +522,8 @@ class TransactionBlock(Generic[P]):
             raise
 
     async def _clean_up(self, error: BaseException) -> None:
-        """Abort. If that shows that the producer cannot go on, a program that would repeat the block has to know it."""
+        """Abort. If the abort shows that the producer cannot go on, raise that error instead of TransactionAbortable, after which
+        the program would run the block again."""
         await self._transactions.clean_up(error)
         fatal = self._transactions.state.error
         if isinstance(error, TransactionAbortable) and self._transactions.state.state is TxnState.FATAL_ERROR:

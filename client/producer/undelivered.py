@@ -1,4 +1,4 @@
-"""The records that a producer had not delivered when it stopped, as a text and as errors."""
+"""The records that a producer had not delivered when it stopped: `Undelivered`, and the errors of their receipts."""
 
 from __future__ import annotations
 

@@ -116,10 +116,11 @@ class Producer(ProducerCalls, Generic[K, V]):
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find the cluster; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`. A named producer takes
-        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch. A transactional
-        producer takes its transactional id within `max_block_ms`: earlier producers with the id are fenced, and the transaction
-        that they have left open is aborted. UsageError if the producer was started before."""
+        """Find the cluster; AuthenticationFailed if it rejects the client's credentials; NoBrokersAvailable if no bootstrap
+        server answers within `connect_timeout_ms`. A named producer takes its name within `max_block_ms` (RequestTimeout);
+        ProducerFenced if the name has a higher work epoch. A transactional producer takes its transactional id within
+        `max_block_ms` (RequestTimeout): earlier producers with the id are fenced, and the transaction that they have left open
+        is aborted. UsageError if the producer was started before."""
         super().start()
         thread = self._running()
         thread.on_forked = self._plain.clear
@@ -416,9 +417,9 @@ class Producer(ProducerCalls, Generic[K, V]):
         offsets: Mapping[Any, int | OffsetAndMetadata | tuple[int, str]],
         consumer: GroupMembership | ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit the offsets of a consumer as part of the transaction: they count when it is committed, and not if it is aborted.
-        So records count as read if, and only if, the results that the program sent in the transaction are committed. `offsets`:
-        as for `Consumer.commit`, the offset of the next record to read of each partition.
+        """Commit the offsets of a consumer as part of the transaction: they are committed if, and only if, the records that the
+        program sent in the transaction are. `offsets`: as for `Consumer.commit`, the offset of the next record to read of each
+        partition.
 
         `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the
         offsets of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the
