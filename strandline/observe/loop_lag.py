@@ -1,7 +1,7 @@
-"""The lag of the event loop. A node does everything on one loop, so a long callback delays all of it: a produce, a
-heartbeat, the timer that fences a broker. A timer that should fire every 200 ms measures the delay. (It wakes an idle node, which
-costs more than the measurement: at 100 ms it was a tenth of an idle broker's CPU. So it fires together with the tick of a
-broker's pause detector, at the multiples of 200 ms.)
+"""The lag of the event loop. A node runs on one event loop, so a long callback delays all other work: a produce, a heartbeat,
+the timer that fences a broker. A timer that should fire every 200 ms measures the delay. (The wake-up of an idle node costs more
+than the measurement: at 100 ms it was a tenth of an idle broker's CPU. So the timer fires together with the tick of the broker's
+pause detector, at the multiples of 200 ms.)
 
 The clock is the loop's own, which does not advance within an iteration: the measurement is the length of whole iterations,
 to a millisecond, which is the delay of every other timer too. A process that was stopped (SIGSTOP, a frozen container, a

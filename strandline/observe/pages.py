@@ -126,7 +126,7 @@ class HttpServer:
         return _text(f"there is no page {printable(path)}; the pages are {', '.join(PATHS)}\n", 404)
 
     async def _metrics(self, request: BaseRequest) -> Response:
-        """Read the loop's state on the loop, and render it on a thread, which takes longer. One scrape at a time."""
+        """Take the values on the event loop, and render them on a thread, because that takes longer. One scrape at a time."""
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         is_small_wanted = gzip_accepted(request.headers.get("Accept-Encoding", ""))
         async with self._scraping:

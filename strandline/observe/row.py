@@ -21,7 +21,7 @@ class Row(NamedTuple):
     mbean: str = ""
     """Kafka's MBean and attribute; empty if Kafka has no such metric."""
     per_second: float = 1.0
-    """Printed units per second: 1000 if the name ends in ms. Histograms and summaries only."""
+    """Factor from seconds to the printed unit: 1000 if the name ends in ms. Histograms and summaries only."""
 
 
 class Section(NamedTuple):

@@ -19,7 +19,7 @@ CONTROL = Section(
         _controller(
             "newactivecontrollerscount",
             "gauge",
-            "Number of times that another controller became active.",
+            "Number of times that this controller learned of a new active controller, itself included.",
             "NewActiveControllersCount",
         ),
         _controller("activebrokercount", "gauge", "Registered brokers that are not fenced.", "ActiveBrokerCount"),
@@ -71,7 +71,7 @@ CONTROL = Section(
         Row(
             "strandline_unclean_elections_with_loss_total",
             "counter",
-            "Those of them whose report names a range of records that may be lost.",
+            "Unclean elections whose report names a range of records that may be lost.",
             CONTROLLER,
         ),
         Row(
@@ -104,15 +104,15 @@ CONTROL = Section(
         Row(
             "strandline_elections_by_cause_total",
             "counter",
-            "The same by the cause of the decision, as in the log (`cause` in logs.md); `leaders_balanced`: leaders that "
-            "returned to their preferred replica by themselves.",
+            "Changes of a partition's leader that this controller decided, by the `cause` that it logs (logs.md); "
+            "`leaders_balanced`: it moved the leader back to the preferred replica without a request.",
             CONTROLLER,
             ("cause",),
         ),
         Row(
             "strandline_fenced_brokers_total",
             "counter",
-            "Brokers that this controller fenced because they were silent.",
+            "Brokers that this controller fenced because their connection broke or their session timed out.",
             CONTROLLER,
         ),
         Row(

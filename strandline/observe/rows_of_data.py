@@ -71,7 +71,7 @@ REPLICATION = Section(
         Row(
             "strandline_replication_throttle_rate_bytes",
             "gauge",
-            "The largest rate of these throttles, in bytes per second; 0 without one.",
+            "The largest rate of a throttle of a reassignment on partitions here, in bytes per second; 0 without one.",
             BROKER,
             ("direction",),
         ),
@@ -107,7 +107,12 @@ REPLICATION = Section(
             ("state",),
         ),
         Row("strandline_truncations_total", "counter", "Truncations of a log to its leader's history.", BOTH),
-        Row("strandline_truncated_records_total", "counter", "Offsets removed by these truncations.", BOTH),
+        Row(
+            "strandline_truncated_records_total",
+            "counter",
+            "Offsets removed by truncations of a log to its leader's history.",
+            BOTH,
+        ),
     ),
 )
 
@@ -131,26 +136,42 @@ _DIRECTORY = ("logDirectory",)
 
 COMPACTION = Section(
     "Compaction",
-    "The log cleaner of a broker. The rounds are the last ones of each of its threads.",
+    'The log cleaner of a broker. "The last rounds" are the last round of each of its threads.',
     (
         _cleaner("max-dirty-percent", "LogCleanerManager", "How much of the dirtiest log is dirty, in percent of its bytes."),
-        _cleaner("time-since-last-run-ms", "LogCleanerManager", "How long ago it looked for a log to compact."),
+        _cleaner(
+            "time-since-last-run-ms", "LogCleanerManager", "Time since the log cleaner last looked for a log to compact, in ms."
+        ),
         _cleaner(
             "uncleanable-partitions-count",
             "LogCleanerManager",
             "Replicas here that could not be compacted; /health/ready names them.",
             _DIRECTORY,
         ),
-        _cleaner("uncleanable-bytes", "LogCleanerManager", "Bytes of their closed segments.", _DIRECTORY),
-        _cleaner("max-clean-time-secs", "LogCleaner", "The longest of the last rounds, in seconds."),
-        _cleaner("max-buffer-utilization-percent", "LogCleaner", "How full the memory for keys was in the last rounds."),
+        _cleaner(
+            "uncleanable-bytes",
+            "LogCleanerManager",
+            "Bytes of the closed segments of the replicas here that could not be compacted.",
+            _DIRECTORY,
+        ),
+        _cleaner("max-clean-time-secs", "LogCleaner", "Time of the longest of the last rounds, in seconds."),
+        _cleaner(
+            "max-buffer-utilization-percent",
+            "LogCleaner",
+            "How full the cleaner's map of keys was in the last rounds, in percent, at most.",
+        ),
         _cleaner("cleaner-recopy-percent", "LogCleaner", "Bytes written in the last rounds, in percent of the bytes read."),
         _cleaner(
             "max-compaction-delay-secs", "LogCleaner", "By how much a log exceeds max.compaction.lag.ms, in seconds, at most."
         ),
-        _cleaner("DeadThreadCount", "LogCleaner", "Threads of the cleaner that have ended by a bug."),
-        Row("strandline_log_cleaner_rounds_total", "counter", "Rounds that came to their end.", BROKER),
-        Row("strandline_log_cleaner_removed_bytes_total", "counter", "Bytes by which they made the logs smaller.", BROKER),
+        _cleaner("DeadThreadCount", "LogCleaner", "Threads of the log cleaner that a bug has ended."),
+        Row("strandline_log_cleaner_rounds_total", "counter", "Rounds that the log cleaner has completed.", BROKER),
+        Row(
+            "strandline_log_cleaner_removed_bytes_total",
+            "counter",
+            "Bytes by which completed rounds of the log cleaner have made logs smaller.",
+            BROKER,
+        ),
     ),
 )
 
@@ -200,7 +221,11 @@ TRAFFIC = Section(
         _topic("replicationbytesin", "Bytes of batches fetched from leaders.", "ReplicationBytesInPerSec"),
         _topic("replicationbytesout", "Bytes of batches sent to followers.", "ReplicationBytesOutPerSec"),
         _topic("totalproducerequests", "Produce requests, each counted once per partition.", "TotalProduceRequestsPerSec"),
-        _topic("failedproducerequests", "Of these, the failed ones.", "FailedProduceRequestsPerSec"),
+        _topic(
+            "failedproducerequests",
+            "Produce requests that failed, each counted once per partition.",
+            "FailedProduceRequestsPerSec",
+        ),
         _topic("totalfetchrequests", "Reads for fetch requests, each counted once per partition.", "TotalFetchRequestsPerSec"),
         _topic("failedfetchrequests", "Partitions for which a fetch response had an error.", "FailedFetchRequestsPerSec"),
         _topic(
@@ -225,7 +250,7 @@ TRAFFIC = Section(
         Row(
             "strandline_bytesout_as_follower_total",
             "counter",
-            "The bytes sent to consumers from partitions that this broker follows (KIP-392).",
+            "Bytes of batches sent to consumers from partitions that this broker follows (KIP-392).",
             BROKER,
         ),
     ),

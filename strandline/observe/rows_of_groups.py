@@ -1,4 +1,4 @@
-"""The catalogue: metrics of the group coordinator, and of how far groups lag behind."""
+"""The catalogue: metrics of the group coordinator, and of the lag of groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BEAN = "kafka.server:type=group-coordinator-metrics"
 
 
 def _coordinator(attribute: str, help: str, **labels: str) -> Row:
-    """A metric of Kafka's bean. `labels`: label -> the values that Kafka's bean has in place of it."""
+    """A metric of Kafka's bean. `labels`: label -> the pattern of its values in the bean's name."""
     name = f"kafka_server_group_coordinator_metrics_{attribute.replace('-', '_')}"
     properties = "".join(f",{label}={values}" for label, values in labels.items())
     return Row(name, "gauge", help, BROKER, tuple(labels), f"{_BEAN}{properties} {attribute}")
@@ -34,12 +34,12 @@ GROUPS = Section(
     (
         _coordinator(
             "num-partitions",
-            "Partitions of __consumer_offsets led here by what they do: loading, active, or failed to load (their groups are not "
+            "Partitions of __consumer_offsets led here, by state: loading, active, or failed to load (their groups are not "
             "served).",
             state="*",
         ),
         _coordinator("partition-load-time-max", "The longest load of the last 30 seconds, in ms; NaN without one."),
-        _coordinator("partition-load-time-avg", "The mean of these loads, in ms; NaN without one."),
+        _coordinator("partition-load-time-avg", "The mean load of the last 30 seconds, in ms; NaN without one."),
         _own(
             "load_seconds",
             "histogram",
@@ -48,22 +48,27 @@ GROUPS = Section(
         _coordinator("group-count", "Groups by the protocol of their members.", protocol="*"),
         _coordinator("consumer-group-count", "Groups of the newer protocol by their state.", state="*"),
         _manager("NumGroups", "Groups of the classic protocol, and ids that have committed offsets only."),
-        _manager("NumGroupsPreparingRebalance", "Of these, the ones that wait for their members to join."),
-        _manager("NumGroupsCompletingRebalance", "Of these, the ones that wait for the assignment of their leader."),
-        _manager("NumGroupsStable", "Of these, the ones with an assignment."),
-        _manager("NumGroupsDead", "Of these, the ones that are being removed: always 0, because that takes no time here."),
-        _manager("NumGroupsEmpty", "Of these, the ones without members."),
+        _manager("NumGroupsPreparingRebalance", "Groups of the classic protocol that wait for their members to join."),
+        _manager("NumGroupsCompletingRebalance", "Groups of the classic protocol that wait for the assignment of their leader."),
+        _manager("NumGroupsStable", "Groups of the classic protocol with an assignment."),
+        _manager(
+            "NumGroupsDead",
+            "Groups of the classic protocol that are being removed: always 0, because a removal is one step here.",
+        ),
+        _manager("NumGroupsEmpty", "Groups of the classic protocol without members."),
         _manager("NumOffsets", "Committed offsets: one for each group and partition."),
         _coordinator("offset-commit-count", "Offsets that were committed; one request may commit many."),
         _coordinator("offset-expiration-count", "Offsets that have expired."),
         _coordinator("offset-deletion-count", "Offsets that an operator has deleted, alone or with their group."),
         _coordinator("group-completed-rebalance-count", "Rebalances of classic groups that ended with an assignment."),
         _coordinator("consumer-group-rebalance-count", "Group epochs of groups of the newer protocol that began."),
-        _own("append_seconds", "histogram", "Time of one append to __consumer_offsets and of the change that it makes."),
+        _own(
+            "append_seconds", "histogram", "Time of one append to __consumer_offsets, and of applying its records to the groups."
+        ),
         _own(
             "commit_wait_seconds",
             "histogram",
-            "How long an answer waited until the replicas of __consumer_offsets had the records that it rests on.",
+            "Time that a response waited until the records of __consumer_offsets that it depends on were committed.",
         ),
     ),
 )
@@ -87,7 +92,11 @@ LAG = Section(
             "no timestamp.",
             *_SERIES,
         ),
-        _own("lag_omitted", "gauge", "Smaller lags that the last measurement has left out."),
+        _own(
+            "lag_omitted",
+            "gauge",
+            "Lags that the last measurement has left out, because larger ones fill `group.lag.max.series`.",
+        ),
         _own(
             "lag_unknown",
             "gauge",

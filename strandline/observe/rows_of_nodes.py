@@ -106,10 +106,12 @@ CONNECTIONS = Section(
         _connection(
             "successful_authentication_total",
             "counter",
-            "Connections that logged in.",
+            "Connections that have authenticated.",
             "successful-authentication-total",
         ),
-        _connection("failed_authentication_total", "counter", "Connections that could not.", "failed-authentication-total"),
+        _connection(
+            "failed_authentication_total", "counter", "Connections whose authentication failed.", "failed-authentication-total"
+        ),
         _connection("incoming_byte_total", "counter", "Bytes read.", "incoming-byte-total"),
         _connection("outgoing_byte_total", "counter", "Bytes written.", "outgoing-byte-total"),
         Row("strandline_requests_in_flight", "gauge", "Requests without a response yet.", BOTH, ("listener",)),
@@ -145,7 +147,13 @@ DISK = Section(
             "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*",
         ),
         Row("strandline_log_dir_total_bytes", "gauge", "Size of the disk under the log directory.", BOTH, ("logDirectory",)),
-        Row("strandline_log_dir_free_bytes", "gauge", "Free space on it for this process.", BOTH, ("logDirectory",)),
+        Row(
+            "strandline_log_dir_free_bytes",
+            "gauge",
+            "Free space on the disk under the log directory, for this process.",
+            BOTH,
+            ("logDirectory",),
+        ),
         Row("strandline_log_dir_used_bytes", "gauge", "Space that the logs in the directory use.", BOTH, ("logDirectory",)),
         Row(
             "strandline_log_dir_moves",
@@ -157,12 +165,12 @@ DISK = Section(
         Row(
             "strandline_log_dir_moves_left_bytes",
             "gauge",
-            "What their copies lack.",
+            "Bytes that replicas moving to the log directory have still to copy.",
             BROKER,
             ("logDirectory",),
         ),
         Row("strandline_log_dir_moves_completed_total", "counter", "Completed moves between log directories.", BROKER),
-        Row("strandline_log_dir_moved_bytes_total", "counter", "What moves between log directories have copied.", BROKER),
+        Row("strandline_log_dir_moved_bytes_total", "counter", "Bytes that moves between log directories have copied.", BROKER),
         Row(
             "kafka_log_logflushstats_logflushrateandtimems",
             "histogram",
@@ -204,8 +212,8 @@ NODE = Section(
         Row(
             "strandline_loss_possible_total",
             "counter",
-            "What may have cost acknowledged records: unclean_election, corrupt_range, offline_log_dir, truncated_below_hw, "
-            "elected_with_missing_records.",
+            "Events that may have lost acknowledged records, by cause: unclean_election, corrupt_range, offline_log_dir, "
+            "truncated_below_hw, elected_with_missing_records.",
             BOTH,
             ("cause",),
         ),

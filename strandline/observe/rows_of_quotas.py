@@ -13,8 +13,8 @@ _PAYER = ("quota", "user", "client_id")
 
 QUOTAS = Section(
     "Quotas",
-    "`user` and `client_id` say who shares the quota: a quota of a user has no `client_id`, one of a client id no `user`. "
-    "The first 100 of each quota have series of their own; those that come later share `(others)`.",
+    "`user` and `client_id` name the entity that the quota applies to: a quota of a user has no `client_id`, one of a client id "
+    "no `user`. The first 100 entities of each quota have series of their own; all later ones share `(others)`.",
     (
         _own("throttled_requests_total", "counter", "Requests whose client had to wait because of a quota.", *_PAYER),
         _own(
@@ -35,7 +35,7 @@ QUOTAS = Section(
         Row(
             "strandline_throttled_mutations_total",
             "counter",
-            "Requests of which a topic was refused because of `controller_mutation_rate`.",
+            "Requests in which a topic was rejected because of `controller_mutation_rate`.",
             CONTROLLER,
         ),
     ),

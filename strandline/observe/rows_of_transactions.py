@@ -16,12 +16,12 @@ TRANSACTIONS = Section(
         _own(
             "_partitions",
             "gauge",
-            "Partitions of __transaction_state led here by what they do: loading, active, or failed to load (their ids have no "
+            "Partitions of __transaction_state led here, by state: loading, active, or failed to load (their ids have no "
             "coordinator).",
             "state",
         ),
         _own("al_ids", "gauge", "Transactional ids by the state of their transaction, as Kafka spells it.", "state"),
-        _own("s_ended_total", "counter", "Transactions that were decided here, by how: commit, abort, or timeout.", "how"),
+        _own("s_ended_total", "counter", "Transactions whose outcome was decided here: commit, abort, or timeout.", "how"),
         _own("s_awaiting_markers", "gauge", "Decided transactions that lack a marker in a partition."),
         _own(
             "_markers_without_leader",
