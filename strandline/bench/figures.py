@@ -47,7 +47,8 @@ class Figures:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The percentile `share` (0 to 1) by nearest rank; 0 if there are no values."""
+    """The value at index `int(share * n)` of the `n` sorted values, at most the last one; 0 if there are none. `share`: 0 to
+    1."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -66,9 +67,9 @@ def payloads(size: int, count: int = 64) -> list[bytes]:
 
 
 def lines_of_words(size: int) -> list[bytes]:
-    """2 MiB of values of `size` bytes, at least 64: random words, which codecs compress to between a third and a half.
+    """Values of `size` bytes, 2 MiB of them and at least 64: random words, which codecs compress to between a third and a half.
 
-    That is more than a batch has, so that no codec can refer to an earlier record with the same value.
+    A batch of the default size is smaller than that, so that no batch has the same value twice, which would compress better.
     """
     random, count = Random(size), max(64, (2 << 20) // size)
     words = [bytes(random.choices(b"abcdefghijklmnopqrstuvwxyz", k=random.randint(3, 10))) for _ in range(500)]

@@ -1,4 +1,4 @@
-"""What operators ask of a cluster in a scenario: to empty a broker, and to elect a leader that may lack records.
+"""The requests of operators in a scenario: to drain a broker, and to elect a leader uncleanly.
 
 The commands of `strandline` do the same for all topics; a scenario touches only the topic of its load.
 """
@@ -16,7 +16,7 @@ from strandline.reach import reach
 
 
 async def drain(state: RunState, names: Sequence[str]) -> None:
-    """Keep new replicas away from the brokers, and begin to move those of the topic: the leaders at once, then the replicas."""
+    """Mark the brokers as draining, so that they get no new replicas, and begin to move the topic's leaders and replicas away."""
     async with Admin(**reach(state.driver.bootstrap)) as admin:
         racks = {b.broker_id: b.rack for b in (await admin.describe_cluster()).brokers}
         for broker_id in state.ids(names):
@@ -47,11 +47,12 @@ async def elect(state: RunState, name: str) -> None:
 
 
 def _refuse_errors(results: Sequence[ReassignmentResult | ElectionResult]) -> None:
-    """Raise DriverError with the first refusal. A retried request may find that it was obeyed the first time."""
+    """Raise DriverError with the first rejected partition. ELECTION_NOT_NEEDED is accepted, because an earlier attempt of the
+    request may have succeeded."""
     for result in results:
         if result.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
             raise DriverError(f"{result.partition.topic}-{result.partition.partition}: {result.message or result.code.name}")
 
 
 OF_OPERATORS: Mapping[str, Callable[[RunState, Sequence[str]], Awaitable[None]]] = {"drain": drain, "undrain": undrain}
-"""The faults of this kind, and what heals them."""
+"""Actions that are requests to the brokers: the fault `drain`, and `undrain`, which heals it."""

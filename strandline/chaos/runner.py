@@ -1,7 +1,7 @@
 """Runs a scenario: starts the load, executes the steps, heals every fault, and judges the clients' history.
 
-The verdict rests on what the clients saw and on the brokers' disks: the history check, the scenario's claims, no failed
-send, and replica logs that are equal byte by byte. However the run ends, by Ctrl-C too, every fault is healed.
+The verdict is good if the check of the clients' history finds no anomaly, the scenario's claims hold, no send failed, and the
+logs of all replicas are equal byte by byte. However the run ends, also by Ctrl-C, every fault is healed.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Runner:
             self._state.broken.add("down", names)
 
     async def _act(self, do: str, names: list[str]) -> None:
-        """What an operator asks of the cluster goes to the brokers; all else is done to processes, networks and disks."""
+        """Send an operator's request to the brokers, or have the driver act on processes, networks and disks."""
         if do in moves.OF_OPERATORS:
             await moves.OF_OPERATORS[do](self._state, names)
         else:
