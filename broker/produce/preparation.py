@@ -88,7 +88,8 @@ class Preparation:
                 later[index] = config
             else:
                 parts[index] = found
-            room = room - found.size if isinstance(found, Prepared) else 0  # what failed may have taken the whole room
+            # The records of a plain batch are looked through, too. What failed may have taken the whole room.
+            room = max(0, room - max(found.size, len(records))) if isinstance(found, Prepared) else 0
         if not later:
             return parts
         self._prepare_later(request, parts, later, now_ms, then)

@@ -324,12 +324,13 @@ def test_the_batches_of_a_partition_share_one_limit() -> None:
         assert code(request) == ErrorCode.NONE
 
 
-def test_the_partitions_of_a_request_share_what_is_prepared_at_once() -> None:
-    """A request for a thousand partitions must not take the loop for a second."""
+@pytest.mark.parametrize(("codec", "cleanup_policy"), [(Codec.ZSTD, "delete"), (Codec.NONE, "compact")])
+def test_the_partitions_of_a_request_share_what_is_prepared_at_once(codec: Codec, cleanup_policy: str) -> None:
+    """A request for a thousand partitions must not take the loop for a second: neither to decompress nor to look for keys."""
     thread = HeldThread()
     world = ReplicaWorld(run_blocking=thread)
-    world.topic(replicas=(1,), partitions=8)
-    quarter = batch(Codec.ZSTD, b"a" * (AT_ONCE_BYTES_MAX // 4 - 100))
+    world.topic(replicas=(1,), partitions=8, cleanup_policy=cleanup_policy)
+    quarter = batch(codec, b"a" * (AT_ONCE_BYTES_MAX // 4 - 100))
     few = world[1].produce_many([((TOPIC, index), quarter[:]) for index in range(4)], acks=1)
     assert [code(few, index) for index in range(4)] == [ErrorCode.NONE] * 4
     many = world[1].produce_many([((TOPIC, index), quarter[:]) for index in range(8)], acks=1)
