@@ -67,13 +67,15 @@ class AddressLimits:
         if self._counts.get(host, 0) >= limit:
             self.refused += 1
             return 0.0, f"{host} has {limit} connections already (max.connections.per.ip)"
-        waits = [rate.wait_s(now) for rate in (self._rate(host, now), of_listener) if rate is not None]
-        if None in waits:
-            self.refused += 1
-            return 0.0, "connections come faster than the limit permits, and too many wait already"
-        wait_s = max((wait for wait in waits if wait), default=0.0)
-        self.delayed += wait_s > 0
-        return wait_s, None
+        longest_s = 0.0
+        for rate in (self._rate(host, now), of_listener):  # the address first: what it may not open spends nothing of the others
+            wait_s = 0.0 if rate is None else rate.wait_s(now)
+            if wait_s is None:
+                self.refused += 1
+                return 0.0, "connections come faster than the limit permits, and too many wait already"
+            longest_s = max(longest_s, wait_s)
+        self.delayed += longest_s > 0
+        return longest_s, None
 
     def _rate(self, host: str, now: float) -> CreationRate | None:
         rate = None if self._rate_of is None else self._rate_of(host)

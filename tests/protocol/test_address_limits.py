@@ -117,6 +117,17 @@ def test_flood_of_connections_is_refused_when_too_many_wait():
     assert rate.wait_s(1.0) is not None
 
 
+def test_refused_connections_of_an_address_do_not_spend_the_rate_of_the_listener():
+    """Otherwise one address could keep all others out."""
+    limits, of_listener = addresses(), CreationRate(10.0, 0.0)
+    limits.use_rates(lambda host: 1.0 if host == "10.0.0.1" else None)
+    for _ in range(300):
+        limits.check("10.0.0.1", 0.0, of_listener)
+    wait_s, problem = limits.check("10.0.0.2", 0.0, of_listener)
+    assert problem is None
+    assert wait_s < 2.0
+
+
 def test_rates_of_silent_addresses_are_forgotten():
     """Addresses come and go; a broker runs for years."""
     limits = addresses()
