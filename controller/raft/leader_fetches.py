@@ -59,7 +59,7 @@ class LeaderFetches:
         # every fetch, and none of their fetches would be parked.
         if session > progress.session:
             progress.session, progress.sent_high_watermark = session, -1
-        progress.fetched_at = now
+        previous_at, progress.fetched_at = progress.fetched_at, now
         fetch = ParkedFetch(
             ticket,
             request.replica_id,
@@ -71,7 +71,7 @@ class LeaderFetches:
         )
         if self._reply_divergent(fetch):
             return
-        self._record_position(role, progress, request.replica_id, partition, now)
+        self._record_position(role, progress, request.replica_id, partition, previous_at, now)
         self._answer_or_park(role, progress, fetch, now)
 
     def _fetch_request_error(self, request: FetchRequest) -> ErrorCode:
@@ -121,13 +121,14 @@ class LeaderFetches:
         return False
 
     def _record_position(
-        self, role: Leader, progress: ReplicaProgress, replica_id: int, partition: FetchPartition, now: float
+        self, role: Leader, progress: ReplicaProgress, replica_id: int, partition: FetchPartition, previous_at: float, now: float
     ) -> None:
+        """`previous_at`: when the replica fetched before. If it has now what the leader had then, it was caught up then."""
         end_offset = self.state.log.end_offset
         if partition.fetch_offset >= end_offset:
             progress.caught_up_at = now
         elif 0 <= progress.leader_end_offset <= partition.fetch_offset:
-            progress.caught_up_at = max(progress.caught_up_at, progress.fetched_at)
+            progress.caught_up_at = max(progress.caught_up_at, previous_at)
         progress.leader_end_offset = end_offset
         progress.end_offset = partition.fetch_offset
         if replica_id in role.voters:

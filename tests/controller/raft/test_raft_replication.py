@@ -195,6 +195,18 @@ def test_describe_quorum_tells_who_has_what_and_how_long_ago() -> None:
     assert (answer.high_watermark, answer.leader_id) == (1, 1)
 
 
+def test_a_replica_that_is_one_fetch_behind_was_caught_up_at_its_previous_fetch() -> None:
+    """As in Kafka: it has now what the leader had then. With the time of its newest fetch, a replica that never has the last record
+    would seem to have it always."""
+    bench = leader()
+    for offset in (1, 1, 2):
+        bench.fetch(2, 1, offset, 1)
+        append(bench, b"x")
+        bench.now += 0.3
+    voter = bench.request(apis.DESCRIBE_QUORUM, DescribeQuorumRequest()).current_voters[1]
+    assert (voter.last_fetch_age_ms, voter.last_caught_up_age_ms) == (300, 600)
+
+
 @pytest.mark.parametrize("voters", [1, 3])
 def test_an_observer_that_is_gone_is_forgotten_after_a_while(voters: int) -> None:
     """Otherwise a broker that was removed would count as lagging forever. The only voter of a quorum has no majority to check,
