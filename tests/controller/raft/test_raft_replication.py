@@ -196,8 +196,8 @@ def test_describe_quorum_tells_who_has_what_and_how_long_ago() -> None:
 
 
 def test_a_replica_that_is_one_fetch_behind_was_caught_up_at_its_previous_fetch() -> None:
-    """As in Kafka: it has now what the leader had then. With the time of its newest fetch, a replica that never has the last record
-    would seem to have it always."""
+    """As in Kafka: it has now what the leader had then. With the time of its newest fetch, a replica that never has the last
+    record would seem to have it always."""
     bench = leader()
     for offset in (1, 1, 2):
         bench.fetch(2, 1, offset, 1)
