@@ -7,12 +7,12 @@ coordinator. The rooms, from the inside out:
     records.py        the records of `__transaction_state`, in Kafka's bytes
     shard.py          the transactional ids of one partition: a state machine of decisions: records, replies and markers
     loader.py         reads a partition's records when its leadership arrives
-    marker_queue.py   which leader gets which marker; marker_sender.py sends them until all have answered
+    marker_queue.py   which leader gets which marker; marker_sender.py sends each marker until its leader has written it
     coordinator.py    the shell: it carries out what a shard decides (on top of `broker/coordination/`)
     handlers.py       which request goes to which shard, and the form of its answer; listing.py shows transactions to operators
-    completion_waiters.py   requests that wait until the transaction before is complete
+    completion_waiters.py   requests that wait until the previous transaction of their transactional id is complete
     names.py          names of named producers and transactional ids do not overlap
-    metrics.py        what is counted
+    metrics.py        the coordinator's counters and histograms
 
 On every broker, for the partitions that it leads:
 
@@ -26,8 +26,8 @@ next one, writes a marker into every partition of the transaction until all have
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit
                      -> PrepareAbort  -> CompleteAbort
 
-The coordinator may change at any point. What was not committed is forgotten, and its asker asks the next coordinator. What was
-decided is completed by the next one, which sends all markers again: a leader that has one already writes it once more, and
-nothing changes for readers. Markers carry the leader epoch of the coordinator's partition, so an old coordinator that still sends
-is fenced.
+The coordinator may change at any point. A change that was not committed is lost, and the client repeats its request to the next
+coordinator. The next coordinator completes each decided transaction, and sends all its markers again: a leader that has written
+one already writes it once more, and nothing changes for readers. Markers carry the leader epoch of the coordinator's partition,
+so an old coordinator that still sends is fenced.
 """

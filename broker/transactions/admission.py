@@ -1,13 +1,13 @@
 """Whether a batch of a transaction may be appended to a partition: the coordinator must know the partition (KIP-890).
 
-Otherwise no marker would come to the partition. The coordinator is asked before the first batch of a transaction there; what it
-says rests on the state of the log at that time, and is compared with the state at the append.
+Otherwise the coordinator would send no marker to the partition. The leader asks the coordinator before the first batch of a
+transaction there. The answer holds for the state of the log at that time, so the append compares that state with the present one.
 
     version 2 of the protocol    the coordinator adds the partition to the producer's transaction, or begins one with it
     version 1                    the coordinator confirms that the producer has added the partition
 
-Who is asked, and what waits meanwhile, is the business of the callers: of Produce, and of TxnOffsetCommit, whose offsets are a
-batch in a partition of `__consumer_offsets`.
+The callers find the coordinator, and keep the request until it answers. They are Produce, and TxnOffsetCommit, whose offsets are
+a batch in a partition of `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Adder(Protocol):
 
 
 class Confirmed(NamedTuple):
-    """The partition's state when the coordinator was asked."""
+    """The state of a partition when the coordinator was asked about it."""
 
     leader_state: LeaderState
     marker_offset: int
@@ -49,7 +49,10 @@ class Admission:
         """By the index of the partition in the request."""
 
     def question(self, leader_state: LeaderState, first_sequence: int) -> Confirmed | None:
-        """What the coordinator's answer will rest on; None if it need not be asked, because the transaction is open here."""
+        """The state of the partition for which the coordinator's answer will hold. None if the coordinator need not be asked,
+        because the transaction has records here already.
+
+        Raises INVALID_PRODUCER_EPOCH, or OUT_OF_ORDER_SEQUENCE_NUMBER if an epoch does not begin with sequence 0 (version 2)."""
         standing = self._standing(leader_state)
         if self._is_open(standing):
             return None
@@ -59,7 +62,10 @@ class Admission:
         return Confirmed(leader_state, standing.marker_offset)
 
     def check(self, index: int, leader_state: LeaderState) -> None:
-        """Check, right before the append, that the batches belong to a transaction that the coordinator will end here."""
+        """Check, right before the append, that the coordinator will end the transaction of the batches in this partition.
+
+        Raises INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER (the leader epoch has changed since `question`) or
+        INVALID_TXN_STATE."""
         standing = self._standing(leader_state)
         if self._is_open(standing):
             return

@@ -1,8 +1,8 @@
-"""Requests that came before the previous transaction of their transactional id was complete.
+"""Requests that arrived before the previous transaction of their transactional id was complete.
 
-That takes a few milliseconds, and the next transaction of a producer usually begins in this time. Kafka's coordinator answers
-CONCURRENT_TRANSACTIONS, and the asker repeats its request after pauses; here it waits for the completion itself. The answer is
-still CONCURRENT_TRANSACTIONS if that takes longer than `WAIT_S`.
+A completion takes a few milliseconds, and the next transaction of a producer usually begins in this time. Kafka's coordinator
+answers CONCURRENT_TRANSACTIONS, and the client repeats its request after a pause. This coordinator keeps the request until the
+completion, and answers CONCURRENT_TRANSACTIONS only if that takes longer than `WAIT_S`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ Again = Callable[[], None]
 
 
 class CompletionWaiters:
-    """Each waiter is called once: when its transaction is complete, when it has waited for long enough, or when the leadership
-    ends."""
+    """Each waiter is called once: when the transaction is complete, after `WAIT_S`, or when the leadership ends."""
 
     def __init__(self, call_later: CallLater) -> None:
         self._call_later = call_later
@@ -33,7 +32,7 @@ class CompletionWaiters:
         self._waiting.setdefault(transactional_id, {})[again] = timer
 
     def wake(self, transactional_id: str) -> None:
-        """The transaction of this id is complete, or is not this coordinator's any more."""
+        """Call the waiters of an id, because its transaction is complete or the leadership has ended."""
         for again, timer in self._waiting.pop(transactional_id, {}).items():
             timer.cancel()
             again()

@@ -24,7 +24,7 @@ class TransactionConfig:
 
     @property
     def state_topic(self) -> InternalTopic:
-        """The internal topic, when it is created."""
+        """The settings with which `__transaction_state` is created."""
         configs = {
             "min.insync.replicas": str(self.transaction_state_log_min_isr),
             "unclean.leader.election.enable": "false",

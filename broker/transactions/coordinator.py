@@ -2,7 +2,7 @@
 
     request -> decision -> record appended and replayed -> record committed -> answer, and markers -> Complete record
 
-The answer and the markers wait for the commit, each on its own: an asker gives up after a while, the markers do not.
+The answer and the markers each wait for the commit: the answer for `COMMIT_TIMEOUT_MS`, the markers as long as it takes.
 
 After a load, the markers of all prepared transactions are sent again, because the coordinator before may not have finished. A
 timer of each shard looks for transactions that take too long.
@@ -35,7 +35,7 @@ from strandline.protocol.records.builder import BatchBuilder
 logger = get_logger(__name__)
 
 COMMIT_TIMEOUT_MS = 5000
-"""How long an answer waits for the replicas of its record; then it is COORDINATOR_NOT_AVAILABLE."""
+"""How long an answer waits until its record is committed. After that the answer is COORDINATOR_NOT_AVAILABLE."""
 COMPLETE_BACKOFF_S = 0.1
 
 ActiveTransactions = ActiveShard[TransactionShard]
@@ -60,7 +60,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self.metrics = TransactionMetrics()
         self.fresh_ids = fresh_ids
         self.retried_completions = 0
-        """Transactions whose Complete record could not be appended yet."""
+        """How many transactions wait for another attempt to append their Complete record."""
         self.markers = MarkerSender(
             channels, lambda: host.directory.image, on_written=self._on_written, on_answered=self._on_markers_answered
         )
@@ -68,7 +68,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self._limits = LineLimits()
         self._tasks: dict[asyncio.Future[None], None] = {}
         self._forget_due: dict[ActiveTransactions, float] = {}
-        """When the ids that have expired are looked for the next time, on the loop's clock."""
+        """When to look for expired transactional ids next, on the loop's clock."""
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self.close()
 
     def close(self) -> None:
-        """Send no more markers, and drop the requests that wait without an answer."""
+        """Send no more markers, and cancel the requests that wait for a producer id, without an answer."""
         self.is_stopped = True
         self.markers.stop()
         for active in self.shards.values():
@@ -122,7 +122,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         return self.metrics.recent_loads_s(self.host.now())
 
     def run(self, work: Awaitable[None]) -> None:
-        """Run the rest of a decision that must await something. It ends with the broker."""
+        """Run the rest of a decision that awaits a producer id. It is cancelled when the broker stops."""
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -176,7 +176,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self._complete(active, sending.markers)
 
     def _complete(self, active: ActiveTransactions, markers: Markers) -> None:
-        """Append the Complete record. While the partition has too few replicas in sync, again and again."""
+        """Append the Complete record. If that fails, for example because the ISR is too small, try again after a pause."""
         if self.is_stopped or not active.is_loaded:
             return
         try:
@@ -194,7 +194,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _arm(self, active: ActiveTransactions) -> None:
-        """Look at the shard again after the interval; one without transactional ids needs no timer."""
+        """Start the timer of the next sweep, if the shard has transactional ids and no timer."""
         if active.shard.transactions and active.timer is None:
             interval_s = self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
             self._set_timer(active, self.host.now() + interval_s, lambda: self._sweep(active))
@@ -229,8 +229,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         return self.host.now() + self.config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
 
     def _carry_out_all(self, active: ActiveTransactions, decisions: Iterable[Decision], *, is_timeout: bool = False) -> None:
-        """What cannot be appended waits for the next sweep. So do all after it, unless its own size is the reason: then it must
-        not hold up the others."""
+        """Carry out decisions until an append fails; that one and the rest wait for the next sweep. A record that is too large
+        is skipped, so that it does not hold up the others."""
         for decision in decisions:
             try:
                 self.carry_out(active, decision, is_timeout=is_timeout)

@@ -1,10 +1,10 @@
-"""Which request goes to which shard of the transaction coordinator, and the form of its answer.
+"""Serving the requests to the transaction coordinator: finds the shard, has it decide, and makes the response.
 
-An answer leaves when everything that the shard knew is committed: its own record, or the state that it describes. A transaction
-knows its partitions by the names of their topics, as Kafka's records do; requests name topics by id.
+A response is sent when everything that the shard knew is committed: the record of the request, or the state that the response
+describes. The state has partitions by the names of their topics, as Kafka's records do; requests name topics by id.
 
-A request that may need a producer id that was never given waits for one before the shard decides, and is checked anew then. So is
-one that comes before the previous transaction of its id is complete (`completion_waiters.py`).
+A request that may need an unused producer id waits for one before the shard decides, and is checked again then. So is a request
+that arrives before the previous transaction of its id is complete (`completion_waiters.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from strandline.protocol.messages.transactions import (
 from strandline.protocol.rpc.server import Handler, ServerRequest
 
 Decide = Callable[[TransactionShard, int, int], Decision]
-"""From the shard, a producer id that was never given (or -1, where none is needed), and the wall clock in ms."""
+"""Arguments: the shard, a producer id that was never given (-1 if none is needed), and the wall clock in ms."""
 
 
 @dataclass(slots=True)
@@ -57,16 +57,16 @@ class _Question:
     decide: Decide
     respond: Callable[[ProducerIdAndEpoch], Message]
     may_be_new: bool = False
-    """Whether it may be about an id that is not known yet."""
+    """Whether the coordinator may not know the transactional id yet."""
     may_wait: bool = True
-    """For the completion of the transaction before; once."""
+    """Whether it may wait until the previous transaction is complete. It waits once."""
 
 
 class TransactionHandlers:
     """Answers the requests to a broker's transaction coordinator, except FindCoordinator."""
 
     def __init__(self, coordinator: TransactionCoordinator, is_trusted: Callable[[float], bool]) -> None:
-        """`is_trusted`: whether this process was not paused for so long that others may have taken over (`PauseDetector`)."""
+        """`is_trusted`: false after a pause so long that another broker may lead this broker's partitions (`PauseDetector`)."""
         self._coordinator = coordinator
         self._is_trusted = is_trusted
 
@@ -111,7 +111,7 @@ class TransactionHandlers:
 
     def _check_init(self, body: InitProducerIdRequest) -> None:
         if (body.producer_id < 0) is not (body.producer_epoch < 0):
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a producer that goes on names its id and its epoch, or none of them")
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "producer_id and producer_epoch must both be set, or both be -1")
         if body.name is not None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a producer has a name or a transactional id, not both")
         check_transactional_id(body.transactional_id or "", self._coordinator.host.directory.image)
@@ -185,7 +185,7 @@ class TransactionHandlers:
             coordinator.when_committed(active, [(asker, question.respond(answer))])
 
     def _waits(self, question: _Question, error: BrokerError) -> bool:
-        """Whether the question is put again when the transaction before is complete."""
+        """If the previous transaction is not complete, keep the question until it is. Returns whether it was kept."""
         if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not question.may_wait:
             return False
         question.may_wait = False
@@ -205,7 +205,7 @@ class TransactionHandlers:
     # -- many transactional ids ---------------------------------------------------------------------------------------
 
     def add_partitions(self, request: ServerRequest) -> None:
-        """Of several transactions none waits for the completion of the one before, because the others would wait with it."""
+        """A request with several transactions never waits for the completion of a previous one: the others would wait, too."""
         body = request.body
         assert isinstance(body, AddPartitionsToTxnRequest)
         count = len(body.transactions)
@@ -225,7 +225,7 @@ class TransactionHandlers:
     def _named(
         self, asked: AddPartitionsToTxnTransaction
     ) -> tuple[dict[tuple[bytes, int], TopicNamePartition], set[tuple[bytes, int]]]:
-        """The partitions by their topics' names; and those that do not exist."""
+        """(topic id, number) -> the partition by the name of its topic; and the keys of partitions that do not exist."""
         image = self._coordinator.host.directory.image
         partitions, unknown = {}, set()
         for key in _keys_of(asked):
@@ -278,7 +278,7 @@ class TransactionHandlers:
 
 
 class _Answering:
-    """A request whose errors have a place in its response."""
+    """A request whose response has fields for an error: a refusal is sent in them."""
 
     def __init__(self, request: ServerRequest, on_error: Callable[[BrokerError], Message]) -> None:
         self._request = request
@@ -317,7 +317,8 @@ def _added(asked: AddPartitionsToTxnTransaction, _: ProducerIdAndEpoch) -> AddPa
 
 
 def _not_attempted(asked: AddPartitionsToTxnTransaction, unknown: set[tuple[bytes, int]]) -> AddPartitionsToTxnResult:
-    """All or none: a transaction that lacks a partition that the producer writes to would end without a marker there."""
+    """The result if partitions are unknown: none is added. A producer that wrote to a partition which was not added would get no
+    marker there."""
     results = [
         TxnPartitionResult(*key, ErrorCode.UNKNOWN_TOPIC_ID if key in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED)
         for key in _keys_of(asked)

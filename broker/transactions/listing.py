@@ -1,4 +1,4 @@
-"""How transactions are shown to operators: DescribeTransactions and ListTransactions (KIP-664, KIP-1152). Pure."""
+"""The answers of DescribeTransactions and ListTransactions (KIP-664, KIP-1152). Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def describe(shard: TransactionShard, transactional_id: str) -> DescribedTransac
 
 
 class Filter:
-    """Which transactions a ListTransactions request asks for. Raises INVALID_REGULAR_EXPRESSION."""
+    """Chooses the transactions that a ListTransactions request asks for. The constructor raises INVALID_REGULAR_EXPRESSION."""
 
     def __init__(self, asked: ListTransactionsRequest, now_ms: int) -> None:
         self.unknown_states = [state for state in dict.fromkeys(asked.states) if state not in _TITLES]

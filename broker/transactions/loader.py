@@ -1,4 +1,4 @@
-"""Reads the records of one partition of `__transaction_state` into a new shard: what `ShardLoader` leaves to the transactions."""
+"""Reads the records of one partition of `__transaction_state` into a new shard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.protocol.records.reader import decode_columns
 
 
 class TransactionLoader(ShardLoader[TransactionShard]):
-    """The load of one shard. A record whose key has a version that is not known is skipped."""
+    """The load of one shard. A record whose key has an unknown version is skipped, and counted in `skipped`."""
 
     def read_batch(self, buffer: Buffer, position: int, header: BatchHeader, high_watermark: int) -> None:
         if header.is_control or not header.record_count:

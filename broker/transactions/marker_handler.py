@@ -1,13 +1,13 @@
 """Serving WriteTxnMarkers: the leader of a partition writes the marker that ends a transaction there.
 
-The coordinator sends it when it has decided, and repeats it until it gets an answer without an error for the partition. So a
-marker may be written twice; the second one ends nothing. An answer without an error says that the marker is committed: no later
-leader lacks it. As for a producer with acks=-1, the leader writes nothing while the ISR is too small.
+The coordinator sends the marker when it has decided, and repeats it until the result of the partition has no error. So a marker
+may be written twice; the second one has no effect. A result without an error means that the marker is committed, so each later
+leader has it. As for a producer with acks=-1, the leader writes nothing while the ISR is too small.
 
-A marker for a partition of `__consumer_offsets` also decides over offsets that a producer has stored in its transaction, so the
-group coordinator writes it.
+A marker for a partition of `__consumer_offsets` also commits or drops the offsets that a producer has stored in its transaction,
+so the group coordinator writes it.
 
-Each partition of each marker has a result of its own. They are answered together, when all are known.
+Each partition of each marker has its own result. The response is sent when all of them are known.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class DelayedMarkers(DelayedOperation):
         self.markers: list[WritableTxnMarkerResult] = []
         """One for each marker; the list grows while the request is being handled."""
         self.results: list[TxnPartitionResult] = []
-        """Those of all markers, one after the other."""
+        """The results of all markers, in the order of the request."""
         self._partitions: dict[int, Partition] = {}
-        """The partitions that it still waits for, by the index of their result."""
+        """The partitions whose marker is not committed yet, by the index of their result."""
 
     def add_marker(self, producer_id: int) -> WritableTxnMarkerResult:
         self.markers.append(WritableTxnMarkerResult(producer_id, []))
@@ -103,7 +103,7 @@ class MarkerHandler:
         offsets: OffsetTransactions | None,
         wall_clock_ms: Callable[[], int],
     ) -> None:
-        """`offsets`: None: this broker coordinates no groups."""
+        """`offsets`: None if this broker coordinates no groups."""
         self._directory = directory
         self._failures = failures
         self._purgatory = purgatory

@@ -1,14 +1,14 @@
-"""The markers that are still to be written: which leader gets which one, and what its answers mean. A core without a network.
+"""The markers that are still to be written: which leader gets which marker, and what its response means. A core without I/O.
 
 Each partition of each decided transaction is in one of these places until it is done:
 
-    waiting     for the next request to its leader; what waits for the same broker goes into one request
+    waiting     for the next request to its leader; all that waits for the same broker goes into one request
     in flight   in a request to its leader
     paused      the shell keeps it for a moment after a failure, or because the partition has no leader, and puts it back
 
 The leader is looked up each time, so a marker follows its partition. A partition is done when its leader has answered without an
-error, or when it no longer exists. This broker's metadata is new enough to tell: it is at least as new as the leadership that
-makes it the coordinator, and partitions were added to the transaction before that.
+error, or when it no longer exists. A partition that is missing from this broker's metadata was deleted, and is not too new to be
+there: a coordinator adds only partitions of its metadata to a transaction, and the next coordinator's metadata is newer.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from strandline.protocol.messages.transactions import (
 REQUEST_PARTITIONS = 2000
 """Partitions of one request. A leader appends a marker in some 30 us, and other requests wait meanwhile."""
 _SUPERSEDED = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
-"""A later coordinator has written a marker, or a later transaction of the producer has begun: this one was completed by somebody
-else."""
+"""Errors of a transaction that a later coordinator has completed: that coordinator has written a marker to the partition, or the
+producer has a newer epoch there."""
 
 
 @dataclass(slots=True, eq=False)
 class Sending:
-    """The markers of one transaction, on their way."""
+    """A decided transaction whose markers are being sent."""
 
     owner: object
     """The leadership in which the transaction was decided."""
@@ -49,13 +49,13 @@ class Sending:
     began_at: float
     """On the loop's clock."""
     attempts: int = 0
-    """How often a partition of it has failed."""
+    """Failures so far: each left some of the partitions for another attempt."""
     is_dropped: bool = False
-    """It is not for this coordinator any more; what still waits is not sent."""
+    """The leadership has ended, or a later coordinator has completed the transaction: partitions that still wait are skipped."""
 
 
 class Failed(NamedTuple):
-    """Partitions that need another attempt, or (with `is_superseded`) a transaction that somebody else has completed."""
+    """Partitions that need another attempt, or (with `is_superseded`) a transaction that a later coordinator has completed."""
 
     sending: Sending
     partitions: list[TopicNamePartition]
@@ -67,37 +67,37 @@ class Failed(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One request, and what its markers belong to, in the same order."""
+    """One request, and the transaction and partitions of each of its markers."""
 
     request: WriteTxnMarkersRequest
     parts: list[tuple[Sending, dict[tuple[bytes, int], TopicNamePartition]]]
-    """For each marker, topic id and number -> the partition."""
+    """For each marker of the request, in its order: the transaction, and (topic id, partition number) -> the partition."""
 
 
 class MarkerQueue:
-    """What waits for the next requests of one broker."""
+    """The partitions of one coordinator that wait for the next request to their leader."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, dict[Sending, list[TopicNamePartition]]] = {}
-        """By leader."""
+        """Leader -> transaction -> the partitions that need its marker."""
 
     @property
     def brokers(self) -> list[int]:
-        """The brokers that something waits for."""
+        """The leaders of the waiting partitions."""
         return list(self._waiting)
 
     def put(self, sending: Sending, partitions: Iterable[TopicNamePartition], image: MetadataImage) -> list[TopicNamePartition]:
         """Queue the partitions for their leaders; those that no longer exist are done. Returns those without a leader."""
-        homeless = []
+        without_leader = []
         for partition in partitions:
             leader = _leader_of(partition, image)
             if leader is None:
                 sending.left.pop(partition, None)
             elif leader == NO_LEADER:
-                homeless.append(partition)
+                without_leader.append(partition)
             else:
                 self._waiting.setdefault(leader, {}).setdefault(sending, []).append(partition)
-        return homeless
+        return without_leader
 
     def take(self, broker_id: int, image: MetadataImage) -> Batch | None:
         """The next request to a broker; None if nothing waits for it."""
@@ -115,7 +115,7 @@ class MarkerQueue:
 
 
 def _leader_of(partition: TopicNamePartition, image: MetadataImage) -> int | None:
-    """None: the partition does not exist."""
+    """The leader, or `NO_LEADER`; None if the partition does not exist."""
     name, number = partition
     topic = image.topic(name)
     registration = None if topic is None else topic.partitions.get(number)
@@ -147,7 +147,7 @@ def _append(batch: Batch, sending: Sending, partitions: list[TopicNamePartition]
 
 
 def apply_response(batch: Batch, response: WriteTxnMarkersResponse) -> list[Failed]:
-    """Take the leader's answer: partitions without an error are done. Returns the others."""
+    """Mark the partitions that the leader answered without an error as done. Returns the others, by transaction and error."""
     failures = []
     for index, (sending, part) in enumerate(batch.parts):
         result = response.markers[index] if index < len(response.markers) else WritableTxnMarkerResult(-1, [])
@@ -164,5 +164,5 @@ def apply_response(batch: Batch, response: WriteTxnMarkersResponse) -> list[Fail
 
 
 def all_failed(batch: Batch, code: ErrorCode) -> list[Failed]:
-    """The request had no answer. The markers may be written all the same; to write them twice does no harm."""
+    """The failures of a request without a response. The leader may have written the markers; to write them twice does no harm."""
     return [Failed(sending, list(part.values()), code) for sending, part in batch.parts]

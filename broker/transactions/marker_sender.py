@@ -1,11 +1,12 @@
-"""Sends the markers of decided transactions to the leaders of their partitions, until all have answered. The core is
-`marker_queue.py`.
+"""Sends the markers of decided transactions to the leaders of their partitions, and repeats each marker until it is written. The
+core is `marker_queue.py`.
 
-What was decided in one iteration of the event loop, and what comes while a request is in flight, goes into one request for each
-broker. A request that takes long, because one of its partitions waits for a slow replica, does not hold up the others: after
-`SLOW_S` the next one may follow.
+The transactions that are decided in one iteration of the event loop, or while a request is in flight, share the next request to
+each broker. A request may take long, because one of its partitions waits for a slow replica; after `SLOW_S` the next request to
+that broker is sent without waiting for it.
 
-A transaction whose leadership has ended is dropped: the next coordinator finds its Prepare record, and sends the markers itself.
+When the leadership of a `__transaction_state` partition ends, its transactions are dropped: the next coordinator finds their
+Prepare records, and sends the markers itself.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ REQUEST_TIMEOUT_MS = 15_000
 """Longer than a leader waits for the replicas of a marker."""
 SLOW_S = 0.2
 REQUESTS_MAX = 5
-"""Requests in flight to one broker, all but the last one slow."""
+"""A broker with one fewer than this many slow requests in flight gets no further request until one of them ends."""
 BACKOFF_S, BACKOFF_MAX_S = 0.01, 0.5
-"""The pause before the next attempt, after the first failure and at most."""
+"""The pause after the first failure of a transaction, which doubles with each further one, and the longest pause."""
 WORTH_A_LINE = 6
-"""Attempts after which a transaction is in the log: it has waited for about a second."""
+"""A transaction is logged from this failure on: its pauses until then add up to 0.3 s."""
 
 
 class Channels(Protocol):
@@ -46,20 +47,19 @@ class Channels(Protocol):
 
 
 @dataclass(slots=True)
-class _Lane:
-    """The requests to one broker that are in flight."""
+class _InFlight:
+    """How many requests to one broker are in flight: sent less than `SLOW_S` ago (fast, at most 1), or longer ago (slow)."""
 
     fast: int = 0
-    """At most 1."""
     slow: int = 0
 
     @property
-    def is_free(self) -> bool:
+    def may_send(self) -> bool:
         return not self.fast and self.slow < REQUESTS_MAX - 1
 
 
 class MarkerSender:
-    """The markers of one broker's transaction coordinator."""
+    """Sends the markers of one broker's transaction coordinator."""
 
     def __init__(
         self,
@@ -69,22 +69,24 @@ class MarkerSender:
         on_written: Callable[[Sending], None],
         on_answered: Callable[[int], None],
     ) -> None:
-        """`on_written`: all markers of a transaction are committed. `on_answered`: so many markers were committed."""
+        """`on_written`: called when all markers of a transaction are committed. `on_answered`: called after each request with the
+        number of markers that were committed."""
         self._channels = channels
         self._image = image
         self._on_written = on_written
         self._on_answered = on_answered
         self._queue = MarkerQueue()
         self._sendings: dict[Sending, None] = {}
-        """All that are not done."""
-        self._lanes: dict[int, _Lane] = {}
+        """The transactions whose markers are not all written, in the order of their decisions."""
+        self._in_flight: dict[int, _InFlight] = {}
+        """By broker id."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_scheduled = False
         self._is_stopped = False
         self._limits = LineLimits()
 
     def send(self, owner: object, markers: Markers, coordinator_epoch: int) -> None:
-        """Have the markers written. `owner`: the leadership for `cancel`."""
+        """Have the markers written. `owner`: the leadership that decided the transaction, for `cancel`."""
         if self._is_stopped:
             return
         now = asyncio.get_running_loop().time()
@@ -93,12 +95,12 @@ class MarkerSender:
         self._put(sending, markers.partitions)
 
     def cancel(self, owner: object) -> None:
-        """The leadership has ended."""
+        """Drop the transactions of a leadership that has ended."""
         for sending in [each for each in self._sendings if each.owner is owner]:
             self._drop(sending)
 
     def stop(self) -> None:
-        """The broker stops: the requests in flight are given up."""
+        """Cancel the requests in flight, and send no more, because the broker stops."""
         self._is_stopped = True
         for task in list(self._tasks):
             task.cancel()
@@ -110,16 +112,16 @@ class MarkerSender:
 
     @property
     def homeless(self) -> int:
-        """Markers that wait for their partition to get a leader."""
+        """How many markers wait because their partition has no leader."""
         image = self._image()
         return sum(_has_no_leader(partition, image) for sending in self._sendings for partition in sending.left)
 
     # -- the way of a marker ------------------------------------------------------------------------------------------
 
     def _put(self, sending: Sending, partitions: Iterable[TopicNamePartition]) -> None:
-        homeless = self._queue.put(sending, partitions, self._image())
-        if homeless:
-            self._pause(Failed(sending, homeless, ErrorCode.LEADER_NOT_AVAILABLE))
+        without_leader = self._queue.put(sending, partitions, self._image())
+        if without_leader:
+            self._pause(Failed(sending, without_leader, ErrorCode.LEADER_NOT_AVAILABLE))
         if not self._check_written(sending):
             self._schedule()
 
@@ -170,21 +172,22 @@ class MarkerSender:
         if self._is_stopped:
             return
         for broker_id in self._queue.brokers:
-            lane = self._lanes.setdefault(broker_id, _Lane())
-            batch = self._queue.take(broker_id, self._image()) if lane.is_free else None
+            in_flight = self._in_flight.setdefault(broker_id, _InFlight())
+            batch = self._queue.take(broker_id, self._image()) if in_flight.may_send else None
             if batch is not None:
-                lane.fast = 1
-                task = asyncio.get_running_loop().create_task(self._request(broker_id, lane, batch), name="write-txn-markers")
+                in_flight.fast = 1
+                request = self._request(broker_id, in_flight, batch)
+                task = asyncio.get_running_loop().create_task(request, name="write-txn-markers")
                 self._tasks[task] = None
                 task.add_done_callback(self._tasks.pop)
 
-    async def _request(self, broker_id: int, lane: _Lane, batch: Batch) -> None:
+    async def _request(self, broker_id: int, in_flight: _InFlight, batch: Batch) -> None:
         is_slow = False
 
         def slow_down() -> None:
             nonlocal is_slow
-            is_slow, lane.fast = True, 0
-            lane.slow += 1
+            is_slow, in_flight.fast = True, 0
+            in_flight.slow += 1
             self._schedule()
 
         timer = asyncio.get_running_loop().call_later(SLOW_S, slow_down)
@@ -193,9 +196,9 @@ class MarkerSender:
         finally:
             timer.cancel()
             if is_slow:
-                lane.slow -= 1
+                in_flight.slow -= 1
             else:
-                lane.fast = 0
+                in_flight.fast = 0
         self._on_result(batch, failures)
         self._schedule()
 

@@ -1,6 +1,6 @@
 """The metrics of a broker's transaction coordinator. `strandline/observe` reads them.
 
-Counted is what this broker has decided, when the record is in its log: a load counts nothing.
+They count the decisions of this broker, once the record is in its log. Records that are loaded are not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class End(StrEnum):
 
     COMMIT = "commit"
     ABORT = "abort"
-    """By the producer, or by another one that has taken the id over."""
+    """By the producer, or because another producer took over the transactional id."""
     TIMEOUT = "timeout"
 
 
@@ -26,9 +26,9 @@ class TransactionMetrics(LoadTimes):
     def __init__(self) -> None:
         super().__init__()
         self.ended = dict.fromkeys(End, 0)
-        """Transactions that were decided, by how. The abort of a transaction without partitions counts."""
+        """How many transactions were decided in each way, including aborts of transactions without partitions."""
         self.markers_written = 0
-        """Markers that leaders have answered for: one for each partition of a transaction."""
+        """Markers that leaders have committed: one for each partition of a transaction, more if a marker was repeated."""
         self.append = Histogram()
         """Seconds that an append and the replay of its record took."""
         self.completion = Histogram()

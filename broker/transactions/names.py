@@ -1,7 +1,7 @@
-"""Names of named producers and transactional ids are one space: a name is one or the other, and a clash is a clear error.
+"""Names of named producers and transactional ids share one namespace: the second use of a name is refused with INVALID_REQUEST.
 
-Names are known to the controllers, and so to each broker's metadata; transactional ids to their coordinators alone. Two requests
-at the same time may still take the same name, one each. That does no harm to records, because the producer ids differ.
+Names of producers are in the metadata of each broker; only its coordinator knows a transactional id. So two requests at the same
+time may still take the same name, one each. That does no harm to records, because the producer ids differ.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def check_transactional_id(transactional_id: str, image: MetadataImage) -> None:
 
 
 class ProducerNameCheck:
-    """Checks the names of named producers that are new."""
+    """Checks a name before it is given to a new named producer."""
 
     def __init__(self, channels: Channels, image: Callable[[], MetadataImage]) -> None:
         self._channels = channels
         self._image = image
 
     async def check(self, name: str) -> None:
-        """Raises INVALID_REQUEST if the name is a transactional id, and COORDINATOR_NOT_AVAILABLE if that cannot be found out
-        now."""
+        """Raises INVALID_REQUEST if the name is a transactional id, and COORDINATOR_NOT_AVAILABLE if its coordinator does not
+        answer."""
         image = self._image()
         topic = image.topic(TRANSACTION_STATE_TOPIC)
         if topic is None or name in image.producer_names:

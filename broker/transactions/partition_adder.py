@@ -1,11 +1,11 @@
 """Asks the transaction coordinator to add partitions to transactions, for the brokers that write to these partitions (KIP-890).
 
-What waits for the same coordinator at the end of an iteration of the event loop goes into one request. The requests are not held
-up by each other: an answer comes when the coordinator's records are committed, which may take long for one transaction.
+The questions of one iteration of the event loop to the same coordinator go into one request. A request does not wait for the one
+before it: the coordinator answers when its records are committed, which may take long.
 
 In version 2 of the protocol, a producer begins its next transaction while the coordinator still completes the one before. The
-coordinator answers CONCURRENT_TRANSACTIONS then, which is over in some milliseconds. So the question is repeated here for a while
-before the producer gets this answer: its own pause is longer, and it would have to send the records again.
+coordinator answers CONCURRENT_TRANSACTIONS then, which is over in some milliseconds. So the broker repeats the question for
+`RETRY_S` before it passes this error to the producer, which would pause for longer and send the records again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandline.protocol.messages.transactions import (
 
 REQUEST_TIMEOUT_MS = 10_000
 RETRY_S = 0.1
-"""How long CONCURRENT_TRANSACTIONS is kept from the producer."""
+"""How long a question that is answered with CONCURRENT_TRANSACTIONS is repeated."""
 RETRY_BACKOFF_S = 0.002
 """The first pause. Each one is twice as long as the one before, up to the longest."""
 RETRY_BACKOFF_MAX_S = 0.016
@@ -44,7 +44,7 @@ class Channels(Protocol):
 
 
 class Addition(NamedTuple):
-    """One transaction whose partitions are to be added, and who wants to know."""
+    """One transaction whose partitions are to be added, and the callback for the result."""
 
     transaction: AddPartitionsToTxnTransaction
     done: Done
@@ -53,15 +53,15 @@ class Addition(NamedTuple):
 
 
 class PartitionAdder:
-    """The questions of one broker to the transaction coordinators."""
+    """Sends the AddPartitionsToTxn requests of one broker to the transaction coordinators."""
 
     def __init__(self, channels: Channels, image: Callable[[], MetadataImage]) -> None:
         self._channels = channels
         self._image = image
         self._waiting: dict[int, dict[str, Addition]] = {}
-        """Broker id of the coordinator -> transactional id -> what the next request asks for it."""
+        """Broker id of the coordinator -> transactional id -> its part of the next request."""
         self._asking: dict[asyncio.Task[None], None] = {}
-        """The requests under way."""
+        """The requests in flight."""
 
     def add(self, transaction: AddPartitionsToTxnTransaction, done: Done) -> None:
         """Have the coordinator add the partitions, or verify that it has them. `done` is called once, in a later iteration of the
@@ -81,14 +81,14 @@ class PartitionAdder:
             self._call_back(addition, BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text))
             return
         if transactional_id in self._waiting.get(coordinator, ()):
-            self._send(coordinator)  # a request has each id once
+            self._send(coordinator)  # A request names each transactional id once.
         if coordinator not in self._waiting:
             self._waiting[coordinator] = {}
             asyncio.get_running_loop().call_soon(self._send, coordinator)
         self._waiting[coordinator][transactional_id] = addition
 
     def _coordinator_of(self, transactional_id: str) -> int:
-        """The broker that leads the partition of this id; -1 if there is none."""
+        """The id of the broker that leads the partition of this transactional id; -1 if there is none."""
         topic = self._image().topic(TRANSACTION_STATE_TOPIC)
         return -1 if topic is None else topic.partitions[partition_of(transactional_id, len(topic.partitions))].leader
 
@@ -123,12 +123,12 @@ class PartitionAdder:
 
     @staticmethod
     def _call_back(addition: Addition, error: BrokerError | None) -> None:
-        """In an iteration of its own, so that a bug of one asker does not reach the others."""
+        """Call back in a later iteration of the event loop, so that an exception of one callback does not affect the others."""
         asyncio.get_running_loop().call_soon(addition.done, error)
 
 
 def _error_of(result: AddPartitionsToTxnResult | None) -> BrokerError | None:
-    """The error of one transaction: of all of it, or of the partition that is the reason."""
+    """The error of the whole transaction, or else of the partition because of which none was added; None if there is no error."""
     if result is None:
         return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's answer lacks a transaction")
     code, message = result.error_code, result.error_message

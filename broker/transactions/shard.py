@@ -1,16 +1,14 @@
 """The transactional ids of one partition of `__transaction_state`: a state machine without a clock, a log or a network.
 
-Every method that answers a request returns a `Decision`, or raises the `BrokerError` that the asker gets. `replay` applies one
-record, and nothing else changes what the records say. So a coordinator whose append has failed, or whose leadership has ended,
-has changed nothing.
+Every method that decides a request returns a `Decision`, or raises the `BrokerError` that the client gets. Only `replay`, which
+applies one record, changes the state. So a decision whose append failed has changed nothing.
 
 **A decision takes effect when its record is committed.** Only then the reply is sent, and only then the markers. A request that
 comes in between meets the new state: a producer that has asked for a commit and asks again gets CONCURRENT_TRANSACTIONS, which
 its client repeats.
 
-Who is fenced: a request with another producer id than the present one, or with another epoch, comes from a producer that was
-replaced. The exceptions are retries of requests that had succeeded and whose answer was lost; they are answered like the first
-time (`_is_retry`).
+A request with a producer id or an epoch other than the present one comes from a producer that was replaced, and is fenced. The
+exceptions are retries of requests that had succeeded and whose answer was lost: they get the same answer again (`_is_retry`).
 
 Sources: KIP-98 (the protocol), KIP-360 (a producer that goes on after an error), KIP-890 (TV2: an epoch for each transaction).
 """
@@ -41,7 +39,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class Markers(NamedTuple):
-    """To be written into every partition of a transaction that is decided. Their epoch is that of the Prepare record."""
+    """The markers that a decided transaction needs, one in each of its partitions, with the epoch of the Prepare record."""
 
     transactional_id: str
     producer_id: int
@@ -53,17 +51,18 @@ class Markers(NamedTuple):
 
 @dataclass(slots=True)
 class Decision:
-    """What the shell does: it appends the record, has the shard replay it, and, when the record is committed (or, without one,
-    all that the shard knows), sends the answer and the markers."""
+    """What the shell does. It appends the record, and has the shard replay it. When the record is committed, or without one all
+    earlier records of the shard, it sends the answer and the markers."""
 
     record: TransactionRecord | None = None
     answer: ProducerIdAndEpoch | BrokerError | None = None
-    """With which producer id and epoch the producer goes on; or why it has to ask again."""
+    """The producer id and epoch that the producer goes on with, or the error that makes it repeat its request. None if the
+    decision answers no request."""
     markers: Markers | None = None
 
 
 class TransactionShard:
-    """All that the coordinator of one partition knows, in one leader epoch."""
+    """The state of the transactional ids of one partition, in one leader epoch."""
 
     def __init__(self, config: TransactionConfig) -> None:
         self._config = config
@@ -71,14 +70,14 @@ class TransactionShard:
         """By transactional id."""
 
     def replay(self, record: TransactionRecord) -> None:
-        """Apply a record."""
+        """Apply a record: the new state of a transactional id, or its tombstone."""
         if record.value is None:
             self.transactions.pop(record.transactional_id, None)
         else:
             self.transactions[record.transactional_id] = record.value
 
     def on_loaded(self) -> Iterator[Markers]:
-        """All records were replayed: the markers that an earlier coordinator may not have written."""
+        """The markers of all prepared transactions, which an earlier coordinator may not have written. Called after the load."""
         return (markers_of(each) for each in self.transactions.values() if each.state.is_prepared)
 
     # -- InitProducerId -----------------------------------------------------------------------------------------------
@@ -86,11 +85,12 @@ class TransactionShard:
     def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, fresh_id: int, now_ms: int
     ) -> Decision:
-        """A producer takes a transactional id, and fences the one that has it. `expected`: what a producer has that goes on after
-        an error (KIP-360); it is fenced if somebody else has taken over. `fresh_id`: a producer id that was never given, to be
-        used if one is needed.
+        """Give a transactional id to a producer, and fence the previous producer. `expected`: the producer id and epoch of a
+        producer that goes on after an error (KIP-360); it is fenced if another producer has taken over. `fresh_id`: an unused
+        producer id, in case that one is needed.
 
-        A transaction of the producer before is aborted first; the asker gets CONCURRENT_TRANSACTIONS until that is complete."""
+        An open transaction is aborted first; the answer is CONCURRENT_TRANSACTIONS until that is complete. Raises
+        INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS or PRODUCER_FENCED."""
         if not transactional_id:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
@@ -120,8 +120,8 @@ class TransactionShard:
         return _decision(_taken_over(found, timeout_ms, expected, fresh_id, now_ms))
 
     def _fence(self, found: Transaction, fresh_id: int, now_ms: int) -> Decision:
-        """Abort an ongoing transaction with an epoch that its producer does not have, and cannot get either: as if the abort were
-        not its own."""
+        """Abort an ongoing transaction with a higher epoch. `last_producer_epoch` is unset, so an EndTxn of the producer is
+        fenced, and not answered as a retry with the new epoch."""
         aborted = _aborted(found, fresh_id, now_ms)
         fenced = replace(aborted, last_producer_epoch=NO_EPOCH)
         return Decision(_record(fenced), _concurrent(fenced), markers_of(fenced))
@@ -131,7 +131,8 @@ class TransactionShard:
     def add_partitions(
         self, asker: ProducerIdAndEpoch, transactional_id: str, added: Iterable[TopicNamePartition], version: int, now_ms: int
     ) -> Decision:
-        """The producer, or the leader of a partition for it (TV2), is about to write records of the transaction there."""
+        """Add partitions to the transaction, before the producer writes records there. In TV2 the leader of a partition asks on
+        behalf of the producer. Raises what `_of_producer` raises."""
         found = self._of_producer(transactional_id, asker)
         if found.state.is_prepared:
             raise _concurrent(found)
@@ -152,7 +153,8 @@ class TransactionShard:
         return [partition for partition in asked if partition not in known]
 
     def _of_producer(self, transactional_id: str, asker: ProducerIdAndEpoch) -> Transaction:
-        """The state of an id, whose present producer asks."""
+        """The state of an id. Raises INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS, if
+        the request is not one of its present producer or is about its next transaction."""
         found = self._known(transactional_id)
         if _is_successor(found, asker):
             raise _concurrent(found)
@@ -186,12 +188,11 @@ class TransactionShard:
         | CompleteAbort    | INVALID_TXN_STATE(+)            | TV1 and retries: the same again; TV2: abort(*) |
         | Empty            | INVALID_TXN_STATE               | INVALID_TXN_STATE; TV2: abort(*) |
 
-        In TV2, a request with the epoch that a prepared transaction has given its producer is about the next transaction: it
-        waits (CONCURRENT_TRANSACTIONS).
+        In TV2, a request with the epoch of the transaction after a prepared one gets CONCURRENT_TRANSACTIONS.
 
-        (*) A client of TV2 may abort a transaction that has no partition yet, for the epoch; but not as a retry.
-        (+) TRANSACTION_ABORTABLE if the coordinator has aborted the producer's transaction because of its timeout: the producer
-        aborts, which succeeds, and begins the next one. Kafka answers INVALID_TXN_STATE, which ends the producer."""
+        (*) A client of TV2 may abort a transaction that has no partition yet, which raises the epoch; but not as a retry.
+        (+) In TV2, TRANSACTION_ABORTABLE if the coordinator aborted the transaction because of its timeout: the producer aborts,
+        which succeeds, and begins the next one. Kafka answers INVALID_TXN_STATE, which ends the producer."""
         found = self._known(transactional_id)
         is_retry = version >= TV2 and _is_retry(found, asker)
         if version >= TV2 and _is_successor(found, asker):
@@ -219,7 +220,7 @@ class TransactionShard:
         return Decision(_record(ended), ProducerIdAndEpoch(done.producer_id, done.producer_epoch), markers_of(ended))
 
     def complete(self, markers: Markers, now_ms: int) -> Decision:
-        """All these markers are written. Does nothing if the transaction is another one by now."""
+        """Complete a transaction whose markers are all written. The decision is empty if the id has another transaction now."""
         found = self.transactions.get(markers.transactional_id)
         if found is None or not found.state.is_prepared or markers_of(found) != markers:
             return Decision()
@@ -228,16 +229,16 @@ class TransactionShard:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def expire(self, fresh_ids: Iterator[int], now_ms: int) -> Iterator[Decision]:
-        """Abort the transactions that take longer than their timeout, and forget the ids that were not used for long."""
+        """Call `abort_timed_out` and `forget_unused`."""
         yield from self.abort_timed_out(fresh_ids, now_ms)
         yield from self.forget_unused(now_ms)
 
     def abort_timed_out(self, fresh_ids: Iterator[int], now_ms: int) -> Iterator[Decision]:
         """Abort the transactions that take longer than their timeout.
 
-        The epoch rises, so no more records of the transaction are appended. Its producer has lost the transaction, but not the
-        id: it gets the new epoch as if it had aborted itself. `fresh_ids`: producer ids that were never given, as many as
-        `count_exhausted` says."""
+        The epoch rises, so no more records of the transaction are appended. Its producer loses the transaction, but not the id:
+        it gets the new epoch from an abort (TV2) or from InitProducerId with its old epoch (KIP-360). `fresh_ids`: producer ids
+        that were never given, as many as `count_exhausted` returns."""
         for found in list(self.transactions.values()):
             if _is_timed_out(found, now_ms):
                 fresh_id = next(fresh_ids) if found.is_epoch_exhausted else NO_PRODUCER_ID
@@ -249,13 +250,13 @@ class TransactionShard:
         return sum(each.is_epoch_exhausted and _is_timed_out(each, now_ms) for each in self.transactions.values())
 
     def forget_unused(self, now_ms: int) -> Iterator[Decision]:
-        """Forget the ids that were not used for long."""
+        """Write tombstones for the ids that were not used for `transactional.id.expiration.ms`."""
         for found in list(self.transactions.values()):
             if found.state.is_idle and now_ms >= found.updated_at_ms + self._config.transactional_id_expiration_ms:
                 yield Decision(TransactionRecord(found.transactional_id, None))
 
     def needs_fresh_id(self, transactional_id: str, *, if_new: bool) -> bool:
-        """Whether the next decision about this id may need a producer id that was never given. `if_new`: also for a new id."""
+        """Whether the next decision about this id may need an unused producer id. `if_new`: the result for an unknown id."""
         found = self.transactions.get(transactional_id)
         return if_new if found is None else found.is_epoch_exhausted
 
@@ -307,7 +308,7 @@ def _taken_over(
 
 
 def _knows(expected: ProducerIdAndEpoch, found: Transaction) -> bool:
-    """Whether the producer has this id, or had it before its epochs were exhausted and has not heard of the new one."""
+    """Whether `expected` has the present producer id, or the previous one if its epochs were exhausted."""
     is_before = expected.producer_id == found.previous_producer_id and expected.producer_epoch >= EPOCH_EXHAUSTED
     return expected.producer_id == found.producer_id or is_before
 
@@ -322,7 +323,7 @@ def _is_retry(found: Transaction, asker: ProducerIdAndEpoch) -> bool:
 
 
 def _is_successor(found: Transaction, asker: ProducerIdAndEpoch) -> bool:
-    """Whether the producer of a prepared transaction goes on like this: it asks about its next transaction."""
+    """Whether the request has the producer id and epoch of the transaction after the prepared one."""
     if not found.state.is_prepared:
         return False
     if found.next_producer_id != NO_PRODUCER_ID:

@@ -27,7 +27,7 @@ class State(IntEnum):
     """The numbers are those of Kafka's records."""
 
     EMPTY = 0
-    """No transaction yet."""
+    """No transaction since the last InitProducerId."""
     ONGOING = 1
     PREPARE_COMMIT = 2
     """The transaction is committed, and its markers are being written."""
@@ -38,7 +38,7 @@ class State(IntEnum):
     DEAD = 6
     """The id has expired. Never in a record."""
     PREPARE_EPOCH_FENCE = 7
-    """Kafka's, while it raises the epoch. Never in a record."""
+    """A transient state of Kafka's coordinator while it raises the epoch. Not used here, and never in a record."""
 
     @property
     def title(self) -> str:
@@ -75,7 +75,7 @@ class Transaction:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    """The newest one. A prepared transaction of TV2 has the epoch that its producer goes on with; its markers have it, too."""
+    """The newest epoch. A prepared transaction of TV2 and its markers have the epoch of the producer's next transaction."""
     last_producer_epoch: int = NO_EPOCH
     """The epoch before, if the same producer has bumped it: a request that names it is the retry of one that had succeeded. Not
     set if another producer has taken over."""
@@ -85,11 +85,11 @@ class Transaction:
     timeout_ms: int
     state: State = State.EMPTY
     partitions: tuple[TopicNamePartition, ...] = ()
-    """That have records of the transaction, and need a marker; sorted."""
+    """The partitions that may have records of the transaction, and need a marker; sorted."""
     started_at_ms: int = -1
     updated_at_ms: int
     version: int = TV2
-    """The protocol of the transaction."""
+    """The protocol of the transaction: `TV1` or `TV2`; 0 in a record without it, which counts as TV1."""
 
     @property
     def is_epoch_exhausted(self) -> bool:
@@ -98,7 +98,7 @@ class Transaction:
     def initialized(
         self, *, producer_id: int, producer_epoch: int, last_producer_epoch: int, timeout_ms: int, now_ms: int
     ) -> Transaction:
-        """A producer has taken this id, or goes on with it after an error (InitProducerId)."""
+        """The state after InitProducerId: a new producer has the id, or its producer goes on after an error."""
         return self._to(
             State.EMPTY,
             producer_id=producer_id,
@@ -112,7 +112,7 @@ class Transaction:
         )
 
     def with_partitions(self, added: Iterable[TopicNamePartition], version: int, now_ms: int) -> Transaction:
-        """Records of the transaction are about to be written to these partitions. The first ones begin it."""
+        """The state with more partitions, to which records are about to be written. The first partitions begin a transaction."""
         return self._to(
             State.ONGOING,
             partitions=tuple(sorted({*self.partitions, *added})),
@@ -123,7 +123,8 @@ class Transaction:
         )
 
     def ended(self, *, commit: bool, version: int, bump: bool, fresh_id: int, now_ms: int) -> Transaction:
-        """The decision. `bump`: raise the epoch. `fresh_id`: what the producer goes on with if its epochs are exhausted."""
+        """The prepared state. `bump`: raise the epoch. `fresh_id`: an unused producer id, for a producer whose epochs are
+        exhausted."""
         return self._to(
             State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX) if bump else self.producer_epoch,
@@ -136,7 +137,7 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> Transaction:
-        """All markers are written."""
+        """The state once all markers are written."""
         rotates = self.next_producer_id != NO_PRODUCER_ID
         return self._to(
             State.COMPLETE_COMMIT if self.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
