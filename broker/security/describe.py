@@ -1,6 +1,6 @@
-"""A broker's answers about access rules, SCRAM credentials and client quotas, which come from its own image.
+"""Describes ACLs, SCRAM credentials and client quotas, from the metadata image of the broker.
 
-The controller decides about changes: the broker forwards them (`broker/admin.py`), and answers when its image has them.
+The broker forwards changes of them to the controller (`broker/admin.py`), and answers when its own image has the change.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ FORWARDED = (apis.CREATE_ACLS, apis.DELETE_ACLS, apis.ALTER_USER_SCRAM_CREDENTIA
 
 
 def describe_handlers(image: Callable[[], MetadataImage], *, has_authorizer: bool) -> dict[int, Handler]:
-    """Api key -> handler. `image`: returns the published image, or raises the error of a broker that is starting. Without an
-    authorizer DescribeAcls is refused."""
+    """Api key -> handler. `image`: returns the published image, or raises a `BrokerError` while the broker starts. Without an
+    authorizer, DescribeAcls is refused."""
 
     def answer(describe: Callable[[MetadataImage, Any], Message]) -> Handler:
         def handle(request: ServerRequest) -> None:

@@ -1,4 +1,4 @@
-"""The handlers of a broker, behind the guards of their rights and of what belongs to one principal."""
+"""Puts two guards before the handlers of a broker: of the sender's rights, and of the owners of members and producer ids."""
 
 from __future__ import annotations
 

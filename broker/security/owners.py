@@ -1,8 +1,8 @@
-"""Who has begun a session: a bounded table of keys and the principals that they belong to.
+"""A bounded table of keys, such as member ids and producer ids, and the principal that owns each.
 
-When the table is full, the key that was claimed first is forgotten, and belongs to whoever uses it next. A principal that has
-half of the table loses its own first key instead: with ever new members or producer ids it could make the table forget the
-others, and then use what is theirs."""
+When the table is full, it forgets the key that was claimed first, and the next principal that uses this key owns it. A principal
+with half of the table loses its own first key instead. Otherwise it could claim ever new keys until the table forgets those of
+other principals, and then use them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 class Owner(NamedTuple):
     principal: Principal
     epoch: int = 0
-    """Of a producer id: the highest producer epoch with which its owner has written."""
+    """If the key has a producer id: the highest producer epoch with which the owner has written."""
 
 
 class Owners(Generic[K]):
@@ -27,7 +27,7 @@ class Owners(Generic[K]):
         self._limit = limit
         self._owners: dict[K, Owner] = {}
         self._keys: dict[Principal, dict[K, None]] = {}
-        """The keys of each principal, the one that was claimed first in front. No principal is without keys."""
+        """The keys of each principal that has any, in the order in which they were claimed."""
 
     def __len__(self) -> int:
         return len(self._owners)

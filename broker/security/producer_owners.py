@@ -1,19 +1,19 @@
 """A producer id in a partition belongs to the principal that has written there with it.
 
-The rights of a producer are those on topics, and on its transactional id or name. Producer ids are no secrets: they are counted.
+A producer needs rights on topics, and on its transactional id or name. Producer ids are no secrets: they are consecutive numbers.
 So without this check a principal that may write to a topic could write as any other producer of the topic: fence it with a higher
 epoch, use up its sequence numbers, or add records to its open transaction.
 
-    named producer      needs WRITE on its name, with each batch. Numbers that have no name yet are refused: a high epoch under
-                        such a number would fence the producer that gets it later
+    named producer      needs WRITE on its name, for each batch. A producer id that no name has yet is refused: a batch with a
+                        high epoch would fence the producer that gets this id later
     other producer id   the first principal whose batch is appended to the partition owns it there; another one gets
                         INVALID_PRODUCER_ID_MAPPING. If a transactional id passes to another principal, its coordinator gives it
                         a higher epoch, and confirms the first batch of that epoch to the leader: then the owner changes
 
-The guard stands behind that of the rights. The owners are known to the leader that has appended the batches.
+This guard runs after the guard of the rights. Only the leader that has appended the batches knows the owners.
 
-**Where this is weak**: a new leader does not know the owners, and takes the first one after it. An attacker that may write to the
-partition can disturb its producers in this moment, as it can always in Apache Kafka."""
+**Where this is weak**: a new leader does not know the owners, and takes the first principal that writes with each producer id. An
+attacker that may write to the partition can disturb its producers in this moment, as it always can in Apache Kafka."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ProducerOwners:
         return len(self._owners)
 
     def produce(self, access: Access, request: Any, handler: Handler) -> Any:
-        """The guard of Produce. A batch of a known owner costs one look-up."""
+        """The guard of Produce: refuses the partitions with a foreign producer id, and has the append claim the other ids."""
         body: ProduceRequest = request.body
         refused: dict[int, ProducePartitionResponse] = {}
         claims: dict[ProducerInPartition, Owner] = {}
@@ -77,8 +77,11 @@ class ProducerOwners:
 
 
 class Ownership:
-    """What a request claims. Others may claim it while the request waits for its coordinator, or for its records to be unpacked.
-    So the append asks again, and says at once what it has appended: a batch that followers do not have yet is owned, too."""
+    """The producer ids that a Produce request claims.
+
+    Another principal may claim them first, while the request waits for the transaction coordinator or for its records to be
+    decompressed. So the leader checks again right before the append (`refusal`). Right after it, before the batch is replicated,
+    `on_appended` makes the sender the owner."""
 
     def __init__(
         self, owners: Owners[ProducerInPartition], claims: dict[ProducerInPartition, Owner], is_transactional: bool
@@ -88,7 +91,7 @@ class Ownership:
         self._is_transactional = is_transactional
 
     def refusal(self, partition: TopicIdPartition) -> BrokerError | None:
-        """The error of records that may not be appended any more."""
+        """The error of records whose producer id another principal has claimed meanwhile; None if they may be appended."""
         for key, claimed in self._claims.items():
             owner = self._owners.get(key)
             if key[:2] == partition and owner is not None and _is_foreign(owner, *claimed, self._is_transactional):
@@ -96,14 +99,14 @@ class Ownership:
         return None
 
     def on_appended(self, partition: TopicIdPartition) -> None:
-        """The claims in this partition hold."""
+        """Record the sender as the owner of its producer ids in this partition."""
         for key, claimed in self._claims.items():
             if key[:2] == partition:
                 self._owners.claim(key, *claimed)
 
 
 class OwnedProduce(PartialRequest):
-    """A Produce request with something to claim."""
+    """A Produce request with producer ids to claim."""
 
     __slots__ = ("ownership",)
 
@@ -133,14 +136,14 @@ def _refusal(access: Access, producer_id: int, epoch: int, owner: Owner | None, 
 
 
 def _is_foreign(owner: Owner, principal: Principal, epoch: int, is_transactional: bool) -> bool:
-    """Whether the batch uses what belongs to another principal. The coordinator of the transactional id confirms the first
-    batch of a higher epoch."""
+    """Whether another principal owns the producer id of the batch. A transactional batch with a higher epoch is allowed here:
+    its transaction coordinator has to confirm it to the leader."""
     return owner.principal != principal and not (is_transactional and epoch > owner.epoch)
 
 
 def _refusal_of_named(access: Access, producer_id: int) -> ErrorCode | None:
     if number_of(producer_id) not in access.image.producer_numbers:
-        return ErrorCode.BROKER_NOT_AVAILABLE  # the producer tries again: the name may come with the next metadata
+        return ErrorCode.BROKER_NOT_AVAILABLE  # retriable: the name may be in the metadata that this broker gets next
     return None if owns_name(access, producer_id) else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 

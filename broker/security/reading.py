@@ -1,7 +1,7 @@
-"""What a consumer may read: asked at each visit of a partition, by `broker/fetch/fetch_handler.py`.
+"""Whether a consumer may read a partition. `broker/fetch/fetch_handler.py` checks it each time that it reads the partition.
 
-A guard before the handler would not do. A fetch session names its partitions once, and a request may wait for minutes; the right
-may be withdrawn meanwhile, or given."""
+A check before the handler would not be enough, because the right may be granted or withdrawn later: a fetch session names its
+partitions only once, and a request may wait for minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.protocol.rpc.server import ServerRequest
 
 
 class Reading:
-    """The rights of the sender of one Fetch request, at one visit."""
+    """The rights of the sender of a Fetch request, as they are when this is created."""
 
     __slots__ = ("_access",)
 

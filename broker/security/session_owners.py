@@ -10,10 +10,10 @@ one has begun, although it learns member ids from DescribeGroups, and can guess 
     a transactional id  belongs to the principal of the last InitProducerId, which fences the producer before it. Another one that
                         goes on with the same producer id gets INVALID_PRODUCER_ID_MAPPING
 
-These guards stand behind those of the rights. The owners are known to the coordinator that saw the beginning.
+These guards run after the guards of the rights. Only the coordinator that handled the first request knows the owner.
 
 **Where this is weak**: a new coordinator, after a failover, does not know the owner, and takes the first principal whose request
-succeeds. An attacker needs the right and the ids in this moment."""
+succeeds. An attacker that has the right and knows the ids can be that principal."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class SessionOwners:
     """The owners of the members and transactions that a broker coordinates, and the guards that compare them."""
 
     def __init__(self, static_member: FindStaticMember = lambda group_id, instance_id: None) -> None:
-        """`static_member`: the id of the member that has this instance id in this group at present."""
+        """`static_member`: returns the id of the member of this group that has this instance id; None if there is none."""
         self._static_member = static_member
         self.members: Owners[tuple[str, str]] = Owners(MEMBERS_MAX)
-        """By group and member id."""
+        """By group id and member id."""
         self.transactions: Owners[str] = Owners(TRANSACTIONAL_IDS_MAX)
         """By transactional id."""
         self._additions = items("transactions", "results", self._refuse_addition)
@@ -98,7 +98,7 @@ class SessionOwners:
         return pass_filtered(request, handler, complete)
 
     def join_group(self, access: Access, request: Any, handler: Handler) -> Any:
-        """The response names the member, if the request has not."""
+        """The response has the member id, which the request of a new member lacks."""
         body: JoinGroupRequest = request.body
         self._check_member(access, body.group_id, body.member_id)
         self._check_instance(access, body, body.group_instance_id, ErrorCode.FENCED_INSTANCE_ID)
@@ -140,7 +140,7 @@ class SessionOwners:
             raise BrokerError(code, f"a member of another principal has the instance id {instance_id}")
 
     def leave_group(self, access: Access, request: Any, handler: Handler) -> Any:
-        """Each member is checked by itself. One that is named by its instance id alone is removed by an operator."""
+        """Each member is checked by itself. To remove a member by its instance id alone, an operator needs DELETE."""
         body: LeaveGroupRequest = request.body
         may_remove = access.sees(DELETE, GROUP_RESOURCE, body.group_id)
 
@@ -163,7 +163,8 @@ class SessionOwners:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def init_producer_id(self, access: Access, request: Any, handler: Handler) -> Any:
-        """Whoever may write under the transactional id may begin a new producer with it; only the owner goes on with its own."""
+        """Any principal with WRITE on the transactional id may begin a new producer. A request with a producer id goes on with a
+        producer, so it must come from the owner."""
         body: InitProducerIdRequest = request.body
         transactional_id = body.transactional_id
         if transactional_id is None:
@@ -190,7 +191,7 @@ class SessionOwners:
         return pass_filtered(request, handler, complete)
 
     def add_partitions(self, access: Access, request: Any, handler: Handler) -> Any:
-        """A leader (CLUSTER_ACTION) asks for its producers, whose principals it has checked."""
+        """A request of a leader (CLUSTER_ACTION) is not checked: the leader has checked the principals of its producers."""
         return handler(request) if access.is_node else self._additions(access, request, handler)
 
     def _refuse_addition(self, access: Access, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult | None:
