@@ -1,12 +1,13 @@
 """The shell of a coordinator: one shard for each partition of its internal topic that this broker leads.
 
-A shard comes with the leadership of its partition: its records are loaded first, and requests get COORDINATOR_LOAD_IN_PROGRESS
-meanwhile. It goes with it: requests that wait fail with NOT_COORDINATOR, and what was not committed is forgotten here.
+When this broker becomes the leader, it loads the records of the partition into a new shard; until then, requests get
+COORDINATOR_LOAD_IN_PROGRESS. When the leadership ends, the shard is dropped with its uncommitted changes, and the requests that
+wait fail with NOT_COORDINATOR.
 
 A decision takes effect in this order, without an `await` in between: its records are appended to the partition, the shard replays
-them, and its replies wait. A reply leaves when the high watermark has passed everything that the shard knew when it was made; so
-no asker ever learns what a later coordinator may not know. An append is refused while the partition has fewer replicas in sync
-than `min.insync.replicas`.
+them, and its replies wait. A reply is sent when the high watermark has passed everything that the shard knew when the reply was
+made, so no client learns of a change that a later coordinator may lack. An append is refused while the partition has fewer
+replicas in sync than `min.insync.replicas`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from strandline.storage.log.log import AppendInfo
 
 
 class Host:
-    """What a coordinator uses of its broker."""
+    """The parts of a broker that its coordinators use."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Host:
 
 @dataclass(slots=True, eq=False)
 class ActiveShard(Generic[Shard]):
-    """A shard, and the leadership that it belongs to."""
+    """The shard of a partition in one leader epoch."""
 
     partition: Partition
     leader_state: LeaderState
@@ -83,7 +84,7 @@ class ActiveShard(Generic[Shard]):
     known_end: int
     """The log end after the last record that the shard knows: replies wait for the high watermark to reach it."""
     began_at: float
-    """When the leadership came, on the loop's clock."""
+    """When the leadership began, on the loop's clock."""
     failure: str | None = None
     """Why the load failed."""
     timer: Timer | None = None
@@ -112,7 +113,7 @@ class Coordinator(ABC, Generic[Shard]):
     loader_class: type[ShardLoader[Shard]]
     """Reads the records of a shard."""
     subject: str
-    """What it coordinates, for the sentences of errors: groups."""
+    """What it coordinates, for error messages: groups or transactions."""
 
     def __init__(self, host: Host, commit_timeout_ms: int) -> None:
         """`commit_timeout_ms`: how long a reply waits for its records to be committed."""
@@ -124,22 +125,22 @@ class Coordinator(ABC, Generic[Shard]):
         """By the number of the partition."""
         self.is_stopped = False
 
-    # -- what a kind of coordinator adds ------------------------------------------------------------------------------
+    # -- hooks of a subclass -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _new_shard(self) -> Shard: ...
 
     @abstractmethod
     def _on_loaded(self, active: ActiveShard[Shard], loader: ShardLoader[Shard], took_s: float) -> None:
-        """A shard has all its records, and answers from now on."""
+        """Called when the load of a shard has succeeded. The shard answers requests from now on."""
 
     @abstractmethod
     def _on_load_failed(self, active: ActiveShard[Shard], error: Exception) -> None:
-        """For the log: the shard will not answer in this leader epoch."""
+        """Called when a load has failed: log it. The shard refuses requests until the leader epoch ends."""
 
     @abstractmethod
     def _on_unloaded(self, active: ActiveShard[Shard]) -> None:
-        """The leadership of a shard has ended: refuse the requests that it keeps."""
+        """Called when the leadership of a shard has ended: refuse the requests that it keeps."""
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class Coordinator(ABC, Generic[Shard]):
         return self.host.directory.image.topic(self.topic_name)
 
     def apply_delta(self, delta: MetadataDelta) -> None:
-        """The partitions of this broker have the roles of this delta: drop shards without leadership, and load new ones."""
+        """Drop the shards whose leadership has ended, and load new ones. Called after the partitions have taken their roles."""
         if self.is_stopped:
             return
         for active in list(self.shards.values()):
@@ -202,7 +203,7 @@ class Coordinator(ABC, Generic[Shard]):
         self._on_unloaded(active)
 
     def stop(self) -> None:
-        """The broker stops: refuse what waits, so that clients look for the next coordinator."""
+        """Drop all shards, because the broker stops. Waiting requests are refused, so clients look for the next coordinator."""
         self.is_stopped = True
         for active in list(self.shards.values()):
             self._unload(active)
@@ -240,7 +241,7 @@ class Coordinator(ABC, Generic[Shard]):
         return any(active.loader is not None for active in self.shards.values())
 
     def partitions_by_state(self) -> dict[str, int]:
-        """How many partitions of the topic are led here, by what they do."""
+        """How many partitions of the topic this broker leads, by the state of their shard."""
         states = {"active": 0, "loading": 0, "failed": 0}
         for active in self.shards.values():
             if active.is_current:
@@ -254,7 +255,8 @@ class Coordinator(ABC, Generic[Shard]):
         self._when_reached(active, active.known_end, [asker for asker, _ in replies], lambda: replies)
 
     def read_committed(self, active: ActiveShard[Shard], asker: Asker, read: Callable[[int], Message]) -> None:
-        """Answer from what is committed: `read` gets the high watermark, once that covers all that was loaded."""
+        """Send the message that `read` makes of the committed state, once all loaded records are committed. `read` gets the high
+        watermark."""
         log_ = active.partition.log
         self._when_reached(active, active.loaded_end, [asker], lambda: [(asker, read(log_.high_watermark))])
 
@@ -290,8 +292,8 @@ class Coordinator(ABC, Generic[Shard]):
     def _append_batches(
         self, active: ActiveShard[Shard], batches: Buffer, now_ms: int, *, is_transactional: bool = False
     ) -> AppendInfo:
-        """Append to the partition. Raises the `BrokerError` of the partition, after which nothing has changed. The caller has the
-        shard replay the records at once. `is_transactional`: the batches belong to a transaction."""
+        """Append to the partition. If that raises a `BrokerError`, nothing has changed. The caller has the shard replay the
+        records at once. `is_transactional`: the batches belong to a transaction."""
         return self._append_by(
             active, lambda leader_state: leader_state.append(batches, now_ms, is_transactional=is_transactional)
         )
@@ -317,8 +319,8 @@ class Coordinator(ABC, Generic[Shard]):
     # -- a timer for each shard ---------------------------------------------------------------------------------------
 
     def _set_timer(self, active: ActiveShard[Shard], due: float, action: Callable[[], None]) -> None:
-        """Call `action` at this time of the loop, unless the timer fires earlier anyway. One that fires earlier finds nothing to
-        do, and sets the timer again."""
+        """Have the one timer of the shard call `action` at `due`, on the loop's clock. A timer that is set for an earlier time is
+        kept: when it fires, its action finds nothing to do yet, and sets the timer for the later time."""
         if due >= active.timer_due or not active.is_current:
             return
         self._cancel_timer(active)

@@ -1,9 +1,8 @@
-"""Serving FindCoordinator: which broker coordinates a group or a transactional id. The first question has the internal topic
-created.
+"""Serving FindCoordinator: which broker coordinates a group or a transactional id.
 
-The broker asks the controller to create the topic with the settings of its own configuration. Until the topic has leaders, the
-answer is COORDINATOR_NOT_AVAILABLE, and says why if the controller refused: for example because there are fewer brokers than
-`offsets.topic.replication.factor`.
+If the internal topic does not exist, the broker asks the controller to create it with the settings of its own configuration.
+Until the topic has leaders, the answer is COORDINATOR_NOT_AVAILABLE. Its message says why, if the controller refused: for example
+because there are fewer brokers than `offsets.topic.replication.factor`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class FindCoordinatorHandler:
     """Answers FindCoordinator requests of a broker."""
 
     def __init__(self, topics: Mapping[int, InternalTopic], image: Callable[[], MetadataImage], channel: Channel) -> None:
-        """`topics`: by the key type of the request. `image`: returns the newest metadata that the broker has applied."""
+        """`topics`: the internal topic for each key type of the request. `image`: returns the newest applied metadata."""
         self._image = image
         self._finders = {key_type: _Finder(topic, image, channel) for key_type, topic in topics.items()}
 
@@ -47,7 +46,7 @@ class FindCoordinatorHandler:
 
 
 class _Finder:
-    """The coordinators of one internal topic."""
+    """Finds the coordinators of one key type: the leaders of one internal topic."""
 
     def __init__(self, topic: InternalTopic, image: Callable[[], MetadataImage], channel: Channel) -> None:
         self._topic = topic
@@ -55,7 +54,7 @@ class _Finder:
         self._channel = channel
         self._is_creating = False
         self._refusal: str | None = None
-        """Why the controller did not create the topic, the last time it was asked."""
+        """Why the last attempt to create the topic failed."""
 
     def find(self, key: str, listener: str) -> Coordinator:
         image, name = self._image(), self._topic.name

@@ -1,4 +1,4 @@
-"""An answer whose parts become known one after the other: a request about many groups or transactional ids."""
+"""The response to a request about several groups or transactional ids, sent when the parts of all of them are known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class Gathered:
-    """The parts of one answer, which become known one after the other."""
+    """The parts of one response. `finish` makes the response of them when all are known; it is sent at once if there are none."""
 
     def __init__(self, request: ServerRequest, count: int, finish: Callable[[list[Message]], Message]) -> None:
         self._request = request
@@ -32,7 +32,7 @@ class Gathered:
         self._maybe_finish()
 
     def part(self, index: int, on_error: Callable[[BrokerError], Message]) -> Asker:
-        """An asker for one part."""
+        """An asker whose reply becomes this part. `on_error`: makes the part of a refusal."""
         return _PartAsker(self, index, on_error)
 
     def _maybe_finish(self) -> None:
@@ -41,7 +41,7 @@ class Gathered:
 
 
 class _PartAsker:
-    """Takes the answer for one part of a request."""
+    """Puts its answer into a `Gathered` response."""
 
     def __init__(self, gathered: Gathered, index: int, on_error: Callable[[BrokerError], Message]) -> None:
         self._gathered = gathered
@@ -63,7 +63,8 @@ def answer_for_each(
     on_error: Callable[[str, BrokerError], Answer],
     response: Callable[[list[Answer]], Message],
 ) -> None:
-    """Answer for each group or transactional id by its shard, when what the shard knows is committed."""
+    """Answer a request about several groups or transactional ids. Each is described by its shard, and answered when all that the
+    shard knows is committed."""
     distinct = list(dict.fromkeys(keys))
     gathered = Gathered(request, len(distinct), lambda parts: response(parts))  # type: ignore[arg-type]
     for index, key in enumerate(distinct):

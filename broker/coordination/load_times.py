@@ -7,13 +7,13 @@ from collections import deque
 from strandline.protocol.metrics import DURATION_S, Histogram
 
 RECENT_S = 30.0
-"""How far back Kafka's load times look."""
+"""The window of Kafka's load time metrics."""
 
 
 class LoadTimes:
     def __init__(self) -> None:
         self.load = Histogram(DURATION_S)
-        """Seconds from the leadership of a partition to the end of its load."""
+        """Seconds from the begin of a partition's leadership to the end of its load."""
         self._recent_loads: deque[tuple[float, float]] = deque()
         """When each of the last loads ended, and how long it took."""
 

@@ -1,12 +1,12 @@
 """Reads the records of one partition of an internal topic into a new shard, when this broker becomes the partition's leader.
 
-The log is read from its start to the end at which the leader epoch began, also what is not committed yet: the shard's replies
-wait until the high watermark has passed that. A load works in slices of a bounded size, which other partitions do not wait for;
-what is not in the page cache is read on a thread. A load is dropped when the leadership ends, and one of a newer epoch starts
-from the beginning. When many partitions arrive at once, their loads take turns (`LoadTurns`).
+The log is read from its start to the end at which the leader epoch began. That includes records that are not committed yet: the
+shard's replies wait until the high watermark has passed them. A load reads slices of a bounded size, so that the event loop
+serves requests in between; a slice that is not in the page cache is read on a thread. A load is dropped when the leadership ends,
+and a load in a newer epoch starts from the beginning. The loads of several partitions take turns (`LoadTurns`).
 
-What the batches mean is the business of a subclass (`read_batch`). It may keep some of what it has read, and replay that later in
-slices of its own (`is_replaying`).
+A subclass interprets the batches (`read_batch`). It may keep some of the records, and replay them later in slices of its own
+(`is_replaying`).
 
 If a record or a batch cannot be decoded, the load fails: a coordinator that knew half of its state would answer wrongly.
 """
@@ -35,12 +35,11 @@ Step = Callable[[], None]
 
 
 class LoadTurns:
-    """Runs the slices of all loads, one in each iteration of the event loop. The load that began first goes on until it ends, so
-    that its part of the state is served while the others wait.
+    """Runs the slices of all loads, one in each iteration of the event loop. The load that began first runs until it ends, so
+    that its shard serves requests while the others wait.
 
-    A produce request takes a few iterations of the loop until its followers have it, so it would wait for a few slices. While the
-    broker serves requests, the slices pause for them; on an idle broker, only the loads' clients wait, and the slices follow at
-    once."""
+    A produce request takes a few iterations of the loop until its followers have it, so it would wait for a few slices. So on a
+    broker that serves requests there is a pause of `PAUSE_S` between slices; on an idle broker there is none."""
 
     def __init__(self, call_later: CallLater, is_busy: Callable[[], bool]) -> None:
         """`is_busy`: whether the broker serves requests at present."""
@@ -50,7 +49,7 @@ class LoadTurns:
         self._is_running = False
 
     def add(self, step: Step) -> None:
-        """Run a step. If the step before it has called this, it is the next one, otherwise the last one."""
+        """Queue a step: in front, if the running step calls this, so that its load goes on; otherwise at the end."""
         if self._is_running:
             self._steps.appendleft(step)
             return
@@ -84,44 +83,44 @@ class ShardLoader(ABC, Generic[Shard]):
         run_blocking: RunBlocking | None,
         on_end: Callable[[Exception | None], None],
     ) -> None:
-        """`is_current`: whether the partition still leads in the epoch of `leader_state`. `call_soon`: calls a slice when it is
-        the turn of this load."""
+        """`is_current`: whether the partition still leads in the epoch of `leader_state`. `call_soon`: runs a slice
+        when it is this load's turn."""
         self.shard = shard
         self._leader_state = leader_state
         self.end_offset = leader_state.log.log_end_offset
-        """Where the load ends."""
+        """The exclusive end of the load."""
         self.next_offset = leader_state.log.log_start_offset
-        """What is below was given to `read_batch`."""
+        """Where the next slice begins."""
         self._is_current = is_current
         self._call_soon = call_soon
         self._run_blocking = run_blocking
         self._on_end = on_end
         self._is_cancelled = False
         self.records = 0
-        """How many records were read, of known types."""
+        """How many records of known types were read."""
         self.skipped = 0
-        """How many records are of a type that is not known."""
+        """How many records of unknown types were skipped."""
 
     # -- what the records mean ----------------------------------------------------------------------------------------
 
     @property
     def is_replaying(self) -> bool:
-        """Whether the next slice replays what was kept, before more of the log is read."""
+        """Whether the next slice replays records that the subclass has kept, instead of reading more of the log."""
         return False
 
     def replay_slice(self) -> None:
-        """Replay some of what was kept."""
+        """Replay some of the kept records."""
         raise NotImplementedError
 
     def begin_slice(self, high_watermark: int) -> None:
-        """A slice of the log comes, which was read when the high watermark was here."""
+        """Called before the batches of a slice. `high_watermark`: its offset when the slice was read."""
 
     @abstractmethod
     def read_batch(self, buffer: Buffer, position: int, header: BatchHeader, high_watermark: int) -> None:
         """The next batch of the log: records, or the marker that ends a transaction (`header.is_control`)."""
 
     def end_slice(self) -> None:
-        """The slice has no more batches."""
+        """Called after the batches of a slice."""
 
     # -- slices -------------------------------------------------------------------------------------------------------
 

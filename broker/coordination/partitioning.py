@@ -1,4 +1,4 @@
-"""Which partition of its internal topic a group or a transactional id belongs to. Kafka's rule, because its tools compute it,
+"""Which partition of its internal topic a group or a transactional id belongs to: by Kafka's rule, which Kafka's tools compute,
 too."""
 
 from __future__ import annotations

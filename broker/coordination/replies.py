@@ -1,4 +1,4 @@
-"""Answers of a coordinator that wait until the records that they rest on are committed.
+"""Answers of a coordinator that wait until the records behind them are committed.
 
 Errors of the partition become those of a coordinator (as in Kafka's `CoordinatorOperationExceptionHelper`):
 
@@ -31,7 +31,7 @@ _AS_COORDINATOR = {
 
 
 def as_coordinator(error: BrokerError) -> BrokerError:
-    """The error of a coordinator for an error of its partition."""
+    """The error that a client of the coordinator gets for an error of its partition."""
     code = _AS_COORDINATOR.get(error.code)
     return error if code is None else BrokerError(code, error.message or error.code.name)
 
@@ -56,7 +56,7 @@ def send(replies: Iterable[tuple[Asker, object]]) -> None:
 
 
 class DelayedReplies(DelayedOperation):
-    """Replies that wait until the records that they rest on are committed."""
+    """Replies that wait until the records behind them are committed."""
 
     __slots__ = ("_askers", "_make", "_partition")
 
@@ -93,7 +93,7 @@ class OnCommit:
     __slots__ = ("_action", "_again", "is_completed")
 
     def __init__(self, action: Callable[[], None], again: Callable[[OnCommit], None]) -> None:
-        """`again`: waits once more if the leadership still holds. The wait fails meanwhile if the ISR becomes too small."""
+        """`again`: waits once more if the leadership still holds. Called if a wait fails because the ISR is too small."""
         self.is_completed = False
         self._action = action
         self._again = again

@@ -1,4 +1,4 @@
-"""The internal topics of coordinators, as the controller is asked to create them."""
+"""The settings with which the internal topics of coordinators are created."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class InternalTopic:
     segment_bytes: int
     compression_type: str
     replication_key: str
-    """The key that sets the replication factor, for the sentence of an error."""
+    """The configuration key of the replication factor, for error messages."""
     configs: tuple[tuple[str, str], ...] = ()
-    """Further settings."""
+    """Further topic configs: keys and values."""
 
     def creatable(self) -> CreatableTopic:
         configs = (
