@@ -4,8 +4,8 @@
     consumer_byte_rate    the bytes of records in responses to consumers' fetches, per second
     request_percentage    the time in handlers, in per cent of the event loop: 100 is all of it
 
-Each broker measures by itself, as in Kafka. What clients may ask of the controllers, and how many connections they may open, is
-measured where it happens: `controller/security/mutation_quota.py`, `connections.py`.
+Each broker measures by itself, as in Kafka. Other limits are elsewhere: `controller/security/mutation_quota.py` for changes that
+clients ask of the controllers, `connections.py` for connections.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from strandline.controller.metadata.security.quota_lookup import (
 )
 
 WAIT_S_MIN = 0.05
-"""The shortest throttle time. A client in debt by one small request would be muted for a moment after each of them, which costs
-more than the requests. What it gains meanwhile it may use at once, so its rate is the same."""
+"""The shortest throttle time. Without it, a client with small requests would be muted for a moment after each one, which costs
+more than the requests. The client may use what its budget gains while it is muted, so its rate is the same."""
 
 
 class BrokerQuotas:
@@ -39,17 +39,17 @@ class BrokerQuotas:
         return self.produce, self.fetch, self.request
 
     def use(self, quotas: ClientQuotas, now: float) -> None:
-        """Take over changed quotas."""
+        """Apply changed quotas."""
         for kind in self.kinds:
             kind.use(quotas, now)
 
     def drop_idle(self, now: float) -> None:
-        """Forget the clients that have not come for a long time. Called regularly."""
+        """Forget the clients that have sent no request for a long time. Called regularly."""
         for kind in self.kinds:
             kind.drop_idle(now)
 
     def byte_wait_s(self, budget: Budget, now: float) -> float:
-        """The throttle time of a byte quota: at most all windows; 0 without a debt."""
+        """The throttle time of a byte quota: at most the length of all windows; 0 if the budget is not in debt."""
         return _within(budget.bucket.wait_s(now), self.window.length_s)
 
     def request_wait_s(self, budget: Budget, now: float) -> float:

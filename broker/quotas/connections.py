@@ -1,4 +1,4 @@
-"""The limits of a broker's connections, from its configuration: shared by its listeners, and changed while it runs."""
+"""The limits of a broker's connections, from its configuration. They may be changed while it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.protocol.rpc.server import Server
 
 
 def request_memory(config: BrokerConfig) -> RequestMemory | None:
-    """The memory of requests that the listeners share; None: it is not limited."""
+    """The memory limit for queued requests, which all listeners share; None if there is no limit."""
     bytes_max = config.values["queued.max.request.bytes"]
     return RequestMemory(bytes_max) if bytes_max > 0 else None
 
@@ -25,7 +25,7 @@ def connections_max(config: BrokerConfig, listener_name: str) -> int:
 
 
 def use_limits(config: BrokerConfig, servers: Sequence[Server], addresses: AddressLimits) -> None:
-    """Take over the limits of addresses and listeners. Connections above a lowered limit stay open until they end."""
+    """Apply the limits of addresses and listeners. Connections above a lowered limit stay open."""
     addresses.per_address_max = config.values["max.connections.per.ip"]
     addresses.overrides = connection_overrides(config.values["max.connections.per.ip.overrides"])
     for server in servers:
@@ -35,12 +35,12 @@ def use_limits(config: BrokerConfig, servers: Sequence[Server], addresses: Addre
 
 
 def follow_limits(dynamic_config: DynamicConfig, servers: Sequence[Server], addresses: AddressLimits) -> None:
-    """Apply the limits as they are, and each change of them."""
+    """Apply the present limits now, and each later change of them."""
     use_limits(dynamic_config.current, servers, addresses)
     for key in ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides", "max.connection.creation.rate"):
         dynamic_config.listen(key, lambda config: use_limits(config, servers, addresses))
 
 
 def _of_listener(config: BrokerConfig, listener_name: str, key: str) -> int:
-    """The value of a key that may be given as `listener.name.<name>.<key>`, too."""
+    """The value of a key for one listener: of `listener.name.<name>.<key>` if that is set, else of `<key>`."""
     return int(config.security.overrides.get(listener_name.lower(), {}).get(key, config.values[key]))

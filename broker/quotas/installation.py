@@ -1,7 +1,7 @@
-"""Puts the meters around a broker's handlers while there are quotas, and takes them away with the last one.
+"""Wraps a broker's handlers with meters while there are quotas, and unwraps them when the last quota is removed.
 
-So a broker without quotas does no work for them per request. The handlers of a server are a dict that its connections share: what
-is put into it counts for the next request of every connection.
+So a broker without quotas does no work for them per request. All connections of a server share one dict of handlers: a change of
+it takes effect with the next request of each connection.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from strandline.protocol.rpc.server import Handler, Server
 logger = get_logger(__name__)
 
 _NEVER_METERED = frozenset({apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE})
-"""Before them the client has no name that a quota could be for."""
+"""The client is not authenticated yet, so no quota of a user can apply."""
 
 
 class QuotaInstallation:
-    """The quotas of one broker, where its requests pass."""
+    """Applies the quotas of one broker to its servers."""
 
     def __init__(
         self,
@@ -43,15 +43,15 @@ class QuotaInstallation:
         self._now = now
         self._meter = Meter(quotas, now, stopwatch)
         self._plain: list[tuple[Server, dict[int, Handler]]] = []
-        """Each server, and the handlers that it has without meters, of those APIs that have one now."""
+        """Each server, with the unwrapped handlers of those APIs that are metered now."""
 
     def serve(self, servers: Sequence[Server]) -> None:
-        """The handlers of these servers are complete: requests may be measured from now on."""
+        """Measure the requests of these servers from now on. Called when their handlers are complete."""
         self._plain = [(server, {}) for server in servers]
         self._install()
 
     def apply_delta(self, delta: MetadataDelta) -> None:
-        """Take over changed quotas. They count for the next request."""
+        """Apply changed quotas. They take effect with the next request."""
         if not delta.changed_client_quotas:
             return
         client_quotas = delta.image.client_quotas
@@ -62,7 +62,7 @@ class QuotaInstallation:
         self._install()
 
     def drop_idle(self) -> None:
-        """Forget the clients that have not come for a long time. Called regularly."""
+        """Forget the clients that have sent no request for a long time. Called regularly."""
         self.quotas.drop_idle(self._now())
 
     def _install(self) -> None:

@@ -2,8 +2,8 @@
 
 A fetch gets at most what is left of the budget, but at least one batch if anything is left; the batch may put the budget into
 debt. A fetch of a client in debt is answered at once, empty and with the throttle time, and its connection is muted. Such an
-answer leaves the session as it was: nothing was visited, so nothing counts as sent. It establishes no new session, as in Kafka:
-the client asks for one again.
+answer leaves the session unchanged, because no partition was read. It establishes no new session, as in Kafka: the client asks
+for one again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LimitedFetch(Fetch):
             super().begin(max_wait_ms)
 
     def reply(self, answer: Answer) -> None:
-        """Send the answer, unless others have used up the budget while the request was parked."""
+        """Send the answer, or an empty one if other requests have used up the budget while this one waited."""
         wait_s = self._wait_s() if answer.size else 0.0
         if wait_s:
             self._throttle(wait_s)

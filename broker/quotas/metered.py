@@ -1,13 +1,13 @@
-"""Requests that are measured: the bytes of Produce, and the time in handlers.
+"""Measures requests: the bytes of Produce, and the time in handlers.
 
-The wrapper of a handler passes a `MeteredRequest` on, which is answered like any other. The answer gets the throttle time, and
-then the connection is muted (KIP-219). The bytes of a Produce request count when it arrives, and a client that exceeds its quota
-by it is muted at once: the answer may wait for the followers, and more requests could arrive until then.
+The wrapper of a handler passes a `MeteredRequest` to it. The response gets the throttle time, and then the connection is muted
+(KIP-219). The bytes of a Produce request count when it arrives, and a client that exceeds its quota by it is muted at once: the
+response may wait for the followers, and more requests could arrive until then.
 
-The time counts from the decoding of the request until its handler returns; an answer that is sent later adds the time that its
-encoding takes. What a handler does on a thread or as a coroutine is not counted, nor is any request that only brokers send,
-unless its sender is refused because it is no broker. Of a request that the Kafka door makes on behalf of a client, the time of
-its handler counts, but its answer is none to the client.
+The time is measured from the decoding of the request until its handler returns; a response that is sent later adds the time of
+its encoding. The work of a handler on a thread or in a coroutine is not measured. Nor is a request that only brokers send, unless
+its sender is refused because it is no broker. If the Kafka door makes a request on behalf of a client, only the time of its
+handler counts: its answer is not sent to the client.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from strandline.protocol.rpc.server import Handler, ServerRequest
 from strandline.protocol.rpc.server_connection import answer_error
 
 OF_BROKERS = frozenset({apis.WRITE_TXN_MARKERS, apis.GET_REPLICA_LOG_INFO})
-"""Requests that need CLUSTER_ACTION. Those of followers among the others name their replica id."""
+"""Requests that only brokers may send (CLUSTER_ACTION). Requests that clients send, too, have a replica id if a follower sends
+them."""
 _CLIENT_ID_MAX = 1024
 
 
 def client_of(request: ServerRequest) -> Client:
-    """The user and the client id of a request's sender. Client ids may have megabytes, and thousands of them are remembered; no
-    quota names one that is longer than this."""
+    """The user and the client id of a request's sender. The client id is cut to `_CLIENT_ID_MAX` characters, because thousands of
+    them are kept, and a client may send one of megabytes. No quota names a longer one."""
     return request.principal.name, (request.client_id or "")[:_CLIENT_ID_MAX]
 
 
@@ -43,11 +44,11 @@ class MeteredRequest(ServerRequest, eq=False):
 
     meter: Meter | None = None
     produce: Budget | None = None
-    """Pays for its bytes; None: they have no limit."""
+    """Is charged for the request's bytes; None if no quota applies."""
     request: Budget | None = None
-    """Pays for its time."""
+    """Is charged for the time in the handler; None if no quota applies."""
     counted_at: float = 0.0
-    """Until when its time is counted, on the stopwatch; 0 when the handler has returned."""
+    """Up to when the time in the handler was charged, on the stopwatch; 0 when the handler has returned."""
 
     def reply(self, body: Message, records: Records | None = None) -> None:
         assert self.meter is not None
@@ -101,7 +102,7 @@ class Meter:
         return handle
 
     def _run_exempt(self, handler: Handler, request: ServerRequest) -> Any:
-        """A request of a broker. What a client claims to be one for is its own request."""
+        """Run a request that only brokers may send. A sender that is refused because it is no broker is charged for it."""
         try:
             return handler(request)
         except BrokerError as e:
@@ -120,7 +121,7 @@ class Meter:
         return result
 
     def _metered(self, request: ServerRequest, counts_bytes: bool) -> MeteredRequest | None:
-        """The request with the budgets that pay for it; None if none has to."""
+        """The request with the budgets that are charged for it; None if no quota applies."""
         now, client, quotas = self._now(), client_of(request), self._quotas
         produce = quotas.produce.budget_of(client, now) if counts_bytes else None
         of_time = quotas.request.budget_of(client, now)
@@ -147,7 +148,7 @@ class Meter:
         request.counted_at = 0.0
 
     def count_time(self, request: MeteredRequest, since: float) -> None:
-        """Charge the time since then on the stopwatch."""
+        """Charge the request's client for the time since `since`, on the stopwatch."""
         if request.request is not None:
             until = self.stopwatch()
             request.request.charge(until - since, self._now())

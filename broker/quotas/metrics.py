@@ -1,4 +1,4 @@
-"""Counters of throttled requests: by kind of quota, and by who pays, for a bounded number of users and client ids."""
+"""Counters of throttled requests: by kind of quota, and by user and client id, for a bounded number of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from strandline.controller.metadata.security.quota_lookup import Payer
 from strandline.protocol.log_limits import printable
 
 PAYERS_MAX = 100
-"""How many users and client ids of one kind of quota have counters of their own; those that come later share one."""
+"""How many users and client ids have their own counters for one kind of quota; later ones share `OTHERS`."""
 OTHERS = ("(others)", "(others)")
 
 
