@@ -948,7 +948,8 @@ class Consumer(HandlerRuns[K, V]):
 
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, `buffered_bytes`, `fetch_throttle_time_avg` and `_max` (in ms: how long brokers made this
-        consumer wait because of quotas), and for each partition position, high watermark, lag (in records) and
+        consumer wait because of quotas), and for each partition position, high watermark, lag (in records, behind the high
+        watermark, with `read_committed` behind the last stable offset) and
         `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader. With a `group_id` also
         `group`: rebalances, partitions assigned, revoked and lost, callbacks that failed or were cut off, heartbeats, commits,
         their failures and latencies, and how long the event loop took to notice the last heartbeat.
@@ -960,7 +961,8 @@ class Consumer(HandlerRuns[K, V]):
             return {}
         partitions = {}
         for tp, state in self._subscription.states.items():
-            lag = state.highwater - state.position if state.highwater >= 0 and state.position >= 0 else None
+            end = state.last_stable_offset if self.options.isolation_level == "read_committed" else state.highwater
+            lag = end - state.position if end >= 0 and state.position >= 0 else None
             partitions[str(tp)] = {
                 "position": state.position,
                 "highwater": state.highwater,

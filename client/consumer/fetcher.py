@@ -419,7 +419,7 @@ class Fetcher:
         elif answer.preferred_read_replica >= 0:
             self._on_nomination(state, answer.preferred_read_replica)
         else:
-            state.on_high_watermark(answer.high_watermark)
+            state.on_end_offsets(answer.high_watermark, answer.last_stable_offset)
             self._on_data(state, answer, records)
         self.check_soon(state)
 
@@ -444,7 +444,9 @@ class Fetcher:
             if ERRORS[code].refresh_metadata:
                 self._learn_leader(broker, state, answer)
             return
-        state.on_high_watermark(max(state.highwater, answer.high_watermark))
+        state.on_end_offsets(
+            max(state.highwater, answer.high_watermark), max(state.last_stable_offset, answer.last_stable_offset)
+        )
         if len(records):
             self._preferred.on_records(state.key, self._loop.time())
             self.counters["fetched_bytes_from_followers"] += len(records)

@@ -70,6 +70,7 @@ class PartitionState:
         "highwater",
         "is_held",
         "key",
+        "last_stable_offset",
         "leader_epoch",
         "lookup_error",
         "lookup_failures",
@@ -127,6 +128,8 @@ class PartitionState:
         self.highwater = -1
         """The high watermark of the newest response; -1 before the first. The program gets only records below it (with
         `read_committed`, below the last stable offset)."""
+        self.last_stable_offset = -1
+        """The last stable offset of the newest response; -1 before the first."""
         self._fetch_end: int | None = None
         """No fetch begins at this offset or after it; None: there is no bound."""
         self._buffer = FetchBuffer()
@@ -325,9 +328,10 @@ class PartitionState:
         if self.fetch_state is FetchState.AWAIT_VALIDATION:
             self.fetch_state = _FETCHING
 
-    def on_high_watermark(self, high_watermark: int) -> None:
-        """A response to a fetch carried this high watermark."""
-        self.highwater = high_watermark
+    def on_end_offsets(self, high_watermark: int, last_stable_offset: int) -> None:
+        """A response to a fetch carried these offsets. Consumers may read below the first, with `read_committed` below the
+        second."""
+        self.highwater, self.last_stable_offset = high_watermark, last_stable_offset
 
     def on_fetched(self, records: Buffer) -> None:
         """Put fetched batches into the buffer. The first one may begin before `fetch_offset`. If none of them can be read, the

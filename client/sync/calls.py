@@ -781,10 +781,11 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
 
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, `buffered_bytes`, `fetch_throttle_time_avg` and `_max` (in ms: how long brokers made this
-        consumer wait because of quotas), and for each partition position, high watermark, lag (in records) and
-        `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader. With a `group_id` also
-        `group`: rebalances, partitions assigned, revoked and lost, callbacks that failed or were cut off, heartbeats, commits,
-        their failures and latencies, and how long the client's thread took to notice the last heartbeat.
+        consumer wait because of quotas), and for each partition position, high watermark, lag (in records, behind the high
+        watermark, with `read_committed` behind the last stable offset) and `preferred_read_replica`: the follower that it is
+        read from (`client_rack`), -1 for the leader. With a `group_id` also `group`: rebalances, partitions assigned, revoked
+        and lost, callbacks that failed or were cut off, heartbeats, commits, their failures and latencies, and how long the
+        client's thread took to notice the last heartbeat.
 
         While `run` runs also `run`: records that were handled, retried, dead-lettered, skipped and dropped, attempts that
         failed, calls and their mean latency, and records that are in flight now: taken and not finished, waiting, or delayed

@@ -6,8 +6,10 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from waiting import until
 
-from strandline.client import Consumer, ConsumerRecord, Producer
+from strandline.client import Consumer, ConsumerRecord, Producer, TopicPartition
+from strandline.compat.aiokafka import AIOKafkaConsumer
 from strandline.testing import Cluster
 
 RECORDS = 400
@@ -74,3 +76,29 @@ async def test_records_are_passed_on_exactly_once(disturbs: bool) -> None:
             await asyncio.wait(workers)
             seen += [record.value for records in (await consumer.getmany(timeout_ms=300)).values() for record in records]
         assert sorted(seen) == expected
+
+
+async def test_consumer_of_committed_records_does_not_lag_behind_an_open_transaction() -> None:
+    """Its end is the last stable offset: it can read nothing after it, so a lag would raise an alarm that no consumer can end."""
+    async with asyncio.timeout(60), Cluster(brokers=1) as cluster:
+        topic = await cluster.create_topic(replication_factor=1)
+        here, options = (
+            TopicPartition(topic, 0),
+            {"bootstrap_servers": cluster.bootstrap_servers, "auto_offset_reset": "earliest"},
+        )
+        async with (
+            Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="slow") as producer,
+            Consumer(topic, isolation_level="read_committed", **options) as careful,
+            Consumer(topic, **options) as hasty,
+            AIOKafkaConsumer(topic, isolation_level="read_committed", **options) as theirs,
+        ):
+            await producer.begin_transaction()
+            for value in (b"1", b"2", b"3"):
+                await producer.send_and_wait(topic, value)
+            for consumer in (careful, hasty, theirs._reader):
+                await until(lambda consumer=consumer: consumer.highwater(here) == 3)
+            lags = [consumer.metrics()["partitions"][f"{topic}-0"]["lag"] for consumer in (careful, hasty)]
+            assert lags == [0, 3]
+            assert (theirs.highwater(here), theirs.last_stable_offset(here)) == (3, 0)
+            await producer.commit_transaction()
+            await until(lambda: theirs.last_stable_offset(here) == 4)

@@ -451,9 +451,12 @@ class AIOKafkaConsumer:
         return None if self._is_assigning else self._reader.highwater(partition)
 
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
-        """With `isolation_level="read_committed"`, the high watermark, as `highwater`: the consumer cannot read up to it while a
-        transaction is open. (aiokafka returns the last stable offset.) Otherwise -1."""
-        return self.highwater(partition) if self._isolation_level == "read_committed" else -1
+        """With `isolation_level="read_committed"`, the offset of the first open transaction, or the high watermark without one,
+        in the newest fetch response; None before the first one. Otherwise -1."""
+        self._check_assigned([partition])
+        if self._isolation_level != "read_committed":
+            return -1
+        return None if self._is_assigning else self._reader.last_stable_offset(partition)
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
         """When the last fetch response of any partition arrived (milliseconds since 1970); None before the first one that has

@@ -26,6 +26,11 @@ class Reader(Consumer):
     record: type[ConsumerRecord[Any, Any]] = ConsumerRecord
     """The class of the records."""
 
+    def last_stable_offset(self, partition: tuple[str, int]) -> int | None:
+        """The last stable offset of the partition in the newest fetch response; None before the first one."""
+        found = self._state(partition).last_stable_offset
+        return found if found >= 0 else None
+
     def _decode(
         self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int
     ) -> list[originals.ConsumerRecord]:
