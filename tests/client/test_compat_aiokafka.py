@@ -14,6 +14,7 @@ from waiting import until
 from strandline import TopicPartition as OurTopicPartition
 from strandline.client import errors as ours
 from strandline.client.compat.aiokafka.errors import translated
+from strandline.client.compat.aiokafka.listener import ListenerCalls
 from strandline.client.compat.aiokafka.options import security as security_of
 from strandline.compat import aiokafka
 from strandline.compat.aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
@@ -527,6 +528,18 @@ async def read_while(consumer: AIOKafkaConsumer, condition: Any) -> None:
     async with asyncio.timeout(10):
         while not condition():
             await consumer.getmany(timeout_ms=10)
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked", "on_lost"])
+async def test_consumer_that_stops_calls_no_listener(name: str) -> None:
+    """As in aiokafka, also if the coordinator removes the consumer from the group meanwhile: the program is closing what its
+    listener would use."""
+    calls = ListenerCalls(listener := Listener())
+    await calls.callbacks()["on_assigned"]([P0])
+    del listener.calls[:]
+    calls.is_stopping = True
+    await calls.callbacks()[name]([P0])
+    assert listener.calls == []
 
 
 async def test_listener_gets_complete_sets(cluster: Cluster) -> None:

@@ -262,7 +262,7 @@ class AIOKafkaConsumer:
             raise TypeError(f"a listener is a ConsumerRebalanceListener, not {listener!r}")
         if self._assigned is not None:
             raise IllegalStateError("partitions are assigned by hand: call unsubscribe() first")
-        self._listener = None if listener is None else ListenerCalls(listener, self.assignment)
+        self._listener = None if listener is None else ListenerCalls(listener)
         self._pattern = None
         self._is_subscribed = True
         callbacks = {} if self._group_id is None else self._callbacks()

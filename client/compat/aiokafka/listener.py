@@ -12,7 +12,6 @@ As in aiokafka, an error of a listener is logged and does not end the rebalance,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from strandline.client.compat.aiokafka.abc import ConsumerRebalanceListener
@@ -24,15 +23,15 @@ logger = get_logger(__name__)
 
 
 class ListenerCalls:
-    """The callbacks for `Consumer.subscribe`. `assignment` returns the partitions that the consumer has now."""
+    """The callbacks for `Consumer.subscribe`."""
 
-    def __init__(self, listener: ConsumerRebalanceListener, assignment: Callable[[], set[TopicPartition]]) -> None:
+    def __init__(self, listener: ConsumerRebalanceListener) -> None:
         self._listener = listener
-        self._assignment = assignment
         self._is_incremental = hasattr(listener, "on_partitions_lost")
         self._announced: set[TopicPartition] = set()
         """The partitions that the next call of `on_partitions_revoked` gets."""
         self.is_stopping = False
+        """Set by `stop`: the listener is not called any more."""
 
     def callbacks(self) -> dict[str, RebalanceCallback]:
         """As keyword arguments."""
@@ -45,8 +44,6 @@ class ListenerCalls:
             await self._change(self._announced | set(partitions))
 
     async def _on_revoked(self, partitions: list[TopicPartition]) -> None:
-        if self.is_stopping:
-            return
         if self._is_incremental:
             await self._call("on_partitions_revoked", set(partitions))
         else:
@@ -65,6 +62,8 @@ class ListenerCalls:
         await self._call("on_partitions_assigned", to)
 
     async def _call(self, name: str, partitions: set[TopicPartition]) -> None:
+        if self.is_stopping:
+            return
         method: Any = getattr(self._listener, name)
         try:
             result = method(set(partitions))
