@@ -1,7 +1,7 @@
 """The partitions of one broker, and the cluster's metadata about them: every request looks here first.
 
-A lookup costs one dict access. Only if the partition is not here does the metadata say why: unknown topic, not a replica, or on a
-disk that failed."""
+A lookup costs one dict access. Only if the partition is missing is the metadata searched for the reason: unknown topic, not a
+replica, or on a disk that failed."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from strandline.storage.files import DiskError
 
 
 class PartitionDirectory:
-    """The partitions that are on this broker and in order, and the newest metadata image that was applied to them."""
+    """The online partitions of this broker, and the newest metadata image that was applied to them."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.broker_epoch = -1
-        """That of this broker's registration, as of the image."""
+        """The broker epoch of this broker's registration in the image; -1 before the first image."""
         self.image = MetadataImage.EMPTY
         self.partitions: dict[TopicIdPartition, Partition] = {}
         self.converting: set[TopicIdPartition] = set()
-        """The partitions whose topic is compacted, or has a codec of its own (`compression.type` is not `producer`). Empty on
-        many brokers: then a produce request does without a look at its partitions before the append."""
+        """The partitions whose topic is compacted, or has a codec of its own (`compression.type` is not `producer`). While it is
+        empty, as on many brokers, a produce request need not look up its partitions before the append."""
         self.metrics = BrokerMetrics()
         self.sending = ReplicationThrottle()
-        """For what this broker sends to replicas that reassignments add."""
+        """The throttle for records that this broker sends to replicas that reassignments add."""
         self.offline: dict[TopicIdPartition, None] = {}
         """The partitions of this broker whose logs are, or may be, in a log directory that is offline. None of them is in
         `partitions`. A dict serves as an ordered set."""
         self.announced: dict[TopicIdPartition, bytes] = {}
-        """The directories that moves of replicas have announced to the controller. The replicas are not there yet."""
+        """The new directories of replicas that move, as announced to the controller. The replicas are not there yet."""
         self.disk_error: DiskError | None = None
         """Set once the last log directory failed: nothing is served any more."""
 
     def partition(self, key: TopicIdPartition) -> Partition:
-        """The partition. Raises `BrokerError` that says why it is not here."""
+        """The partition. Raises UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR if its log directory is
+        offline, or NOT_LEADER_OR_FOLLOWER if this broker is not a replica."""
         partition = self.partitions.get(key)
         if partition is not None:
             return partition
@@ -54,7 +55,7 @@ class PartitionDirectory:
         raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} is not a replica of {topic.name}-{key[1]}")
 
     def current_leader(self, key: TopicIdPartition) -> CurrentLeader:
-        """The leader, as far as this broker knows. Sent with a refusal, it saves the client a metadata request (KIP-951)."""
+        """The leader in this broker's metadata. Sent with a refusal, it saves the client a metadata request (KIP-951)."""
         registration = self.image.partition(key)
         return CurrentLeader() if registration is None else CurrentLeader(registration.leader, registration.leader_epoch)
 

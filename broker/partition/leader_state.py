@@ -7,8 +7,7 @@ the high watermark in this one.
   Such a follower may join the ISR a moment later; counting it now means that it never joins below the HW (KAFKA-14139). The HW
   does not move while the committed ISR is smaller than the effective min ISR or the partition has an ELR, and it never
   decreases. Safety needs the maximal ISR alone, because no other replica can be elected. So the HW waits for a follower that left
-  the ISR or was fenced only after
-  that follower has caught up again.
+  the ISR or was fenced only after that follower has caught up again.
 - **Expansion**: the leader proposes a follower whose log reaches the HW *and* the start of this leader epoch (KAFKA-7128).
   Without the second condition the follower could be elected while it lacks records between a new leader's stale HW and the true
   one. The proposal names the process (broker epoch) that fetched (KIP-903); before it is repeated, all conditions are checked
@@ -16,8 +15,8 @@ the high watermark in this one.
 - **Shrink**: a timer proposes to remove members that have not been caught up for `replica.lag.time.max.ms`. A member whose fetch
   asks for committed records that it had before is proposed for removal at once.
 - **Recovery**: after an unclean election the leader is alone in the ISR and RECOVERING (KIP-704). It does not expand the ISR
-  before it has finished, and proposes RECOVERED then. Nothing has to be recovered yet: it finishes as soon as it leads. If the
-  controller refuses that, the leader repeats it after a short pause; while it is fenced, it waits until it is unfenced.
+  before it has finished, and proposes RECOVERED then. Its recovery has no work to do yet, so it finishes as soon as it leads. If
+  the controller refuses the proposal, the leader repeats it after a short pause, or, if it is fenced, once it is unfenced.
 - **Commit**: the controller commits a proposal (AlterPartition, KIP-497) and raises the partition epoch. At most one proposal is
   in flight. The leader learns its outcome from the answer or from the metadata log, whichever arrives first; the other is stale.
 """
@@ -59,7 +58,8 @@ _WAIT_FOR_METADATA = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""The controller knows a newer epoch, perhaps because of our own proposal: the metadata log will bring the present ISR."""
+"""The controller has a newer epoch than the proposal, perhaps because it accepted an earlier copy. The leader waits for the
+metadata log, which brings the present ISR."""
 
 
 class LeaderState:
@@ -117,7 +117,7 @@ class LeaderState:
         self._min_insync_replicas = min_insync_replicas
         self.isr: IsrState = CommittedIsr(registration.isr)
         self.is_recovering = registration.leader_recovery_state == RECOVERING
-        """Whether this leader was elected uncleanly and has not told the controller yet that it has finished its recovery."""
+        """Whether this leader was elected uncleanly, and the controller has not accepted RECOVERED yet."""
         self.elr = registration.elr
         """The eligible leader replicas that were committed with this partition epoch (KIP-966). While there is one, the high
         watermark does not move: each of them must have every committed record, because it may be elected."""
@@ -163,7 +163,8 @@ class LeaderState:
         return log_fields(self.topic, self.key, self.epoch, self.partition_epoch, self.log)
 
     def on_new_partition_epoch(self, registration: PartitionRegistration) -> None:
-        """The controller changed the ISR or the assigned replicas. A proposal in flight was accepted by that, or is void."""
+        """Take a registration in which the controller changed the ISR or the assigned replicas. The proposal in flight is
+        dropped: this change has accepted it or made it stale."""
         self.partition_epoch = registration.partition_epoch
         is_ours = not isinstance(self.isr, CommittedIsr) and set(registration.isr) == set(self.isr.proposed)
         self.drop_proposal()
@@ -188,7 +189,7 @@ class LeaderState:
         self.is_recovering = False
 
     def drop_proposal(self) -> None:
-        """Withdraw the proposal in flight, if there is one: its answer will not count."""
+        """Cancel the proposal in flight, if there is one. Its answer will be ignored."""
         if self.isr.is_in_flight:
             self.context.alter_partition.cancel(self.key)
             self.isr = self.isr.committed
@@ -324,7 +325,7 @@ class LeaderState:
             self.events.low_watermark_moved()
 
     def forget_session(self, broker_id: int, session: FetchTimes) -> None:
-        """The session ends: its fetches say nothing about the follower any more."""
+        """Called when a fetch session of the follower ends: its fetches no longer count as progress."""
         replica = self.replicas.get(broker_id)
         if replica is not None and replica.session is session:
             replica.session = None
@@ -359,8 +360,9 @@ class LeaderState:
         return replica.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
 
     def knows_history_of(self, replica: Replica) -> bool:
-        """Whether its fetch was compared with an epoch that this log has. Below our log start we have none, so a log that ends
-        there may hold a fork; it starts over, and has no records then (`Partition.has_unknown_history`)."""
+        """Whether the follower's last fetch could be compared with the epochs of this log, or the follower has no records. This
+        log has no epochs below its log start. So a follower whose log ends there may hold a fork, and starts over
+        (`Partition.has_unknown_history`)."""
         return replica.log_start_offset >= replica.log_end_offset or replica.log_end_offset > self.log.log_start_offset
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
@@ -371,7 +373,7 @@ class LeaderState:
             self.propose(self.isr.shrink(()))
 
     def _repeat_recovered(self) -> None:
-        """Propose it again, if the controller has refused it; a broker that is not active would be refused once more."""
+        """Propose RECOVERED again after a refusal, unless this broker is not active: the controller would refuse that, too."""
         if self.context.is_active(self.context.broker_id):
             self.maybe_finish_recovery()
 

@@ -24,11 +24,11 @@ from strandline.storage.files import DiskError
 logger = get_logger(__name__)
 
 DAMAGE_WARNING_INTERVAL_S = 60.0
-"""Between two warnings about refused reads, however many partitions are damaged: each has had a line of its own before."""
+"""The least time between two warnings about refused reads, of all partitions together. Each damage has its own `log.damaged`."""
 
 
 class LogFailures:
-    """The policy for failed logs. The handlers, the fetchers and the periodic tasks report what they met."""
+    """The policy for failed logs. The handlers, the fetchers and the periodic tasks report errors of the disk and damage here."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class LogFailures:
         return self._directory.offline
 
     def code_of(self, key: TopicIdPartition, error: BrokerError) -> ErrorCode:
-        """The error code for a client whose read failed. CORRUPT_MESSAGE would blame what the client sent; it is this broker's
-        disk that is damaged."""
+        """The error code for a client whose read failed. CORRUPT_MESSAGE becomes KAFKA_STORAGE_ERROR, because it would blame the
+        client for a damage of this broker's disk."""
         if error.code != ErrorCode.CORRUPT_MESSAGE:
             return error.code
         self.on_damage(key)
@@ -98,8 +98,8 @@ class LogFailures:
             self._on_log_dir_failed(log_dir, has_leaders)
 
     def on_damage(self, key: TopicIdPartition) -> None:
-        """A read met a damaged batch, or a damaged log refused a write. A follower fetches again from the damage; a leader asks
-        for another leader. Nothing happens if the partition's log is not damaged."""
+        """Called when a read found a damaged batch, or a damaged log refused a write. A follower fetches again from the damage; a
+        leader asks for another leader. Does nothing if the partition's log is not damaged."""
         partition = self._directory.partitions.get(key)
         if partition is None or partition.log.corrupt_at is None:
             return

@@ -8,16 +8,16 @@ Everything here is synchronous and owned by the event loop, so no other code run
 it. What arrives after a wait (a fetch response, an AlterPartition answer) names the epoch of its request, and is compared with
 the present epoch before anything is changed.
 
-Reading: a follower reads up to the log end, a consumer up to the high watermark (the last stable offset is the same until there
-are transactions). A consumer with a rack may also read from a follower, up to that follower's own high watermark. The position of
-a fetch is first compared with the history of the log. Below the log start the error is OFFSET_OUT_OF_RANGE, also if the epochs
+Reading: a follower reads up to the log end, a consumer up to the high watermark, or up to the last stable offset if it reads
+committed records only. A consumer with a rack may also read from a follower, by that follower's own offsets. The position of a
+fetch is first compared with the history of the log. Below the log start the error is OFFSET_OUT_OF_RANGE, also if the epochs
 diverge, because then only a restart at the leader's log start helps.
 
 Damage (for example a bit that flipped on the disk): the log serves nothing from `corrupt_at` on. A damaged leader logs it, and
 its broker asks to be fenced for a moment if another member of the ISR can lead. A damaged follower fetches from `corrupt_at`, and
-cuts its own records behind the damage once the leader's records have arrived. It must not do that while it is a member of the
-ISR: if it were elected then, it would lack acknowledged records, and no replica would notice. Its fetch from below the high
-watermark makes the leader remove it from the ISR first.
+cuts its own records behind the damage once the leader's records have arrived. It must not do that while it is in the ISR or ELR:
+if it were elected then, it would lack acknowledged records, and no replica would notice. Its fetch from below the high watermark
+makes the leader remove it from the ISR first.
 
 No deleted key comes back: a cleaner removes a tombstone some time after it has removed the values that the tombstone deletes. A
 follower that has copied such a value, but not the tombstone, would keep the value for ever. So each fetch response says below
@@ -73,7 +73,8 @@ class FetchPosition(NamedTuple):
 
 
 class PartitionObserver(Protocol):
-    """Is notified when a partition moves (`broker/action_queue.py`). It only takes a note, and acts later."""
+    """Is notified when an offset, the ISR or the role of a partition changes. It only records that, and acts at the end of the
+    event-loop iteration (`broker/action_queue.py`)."""
 
     def on_log_end_moved(self, partition: Partition) -> None: ...
     def on_high_watermark_moved(self, partition: Partition) -> None: ...
@@ -82,7 +83,7 @@ class PartitionObserver(Protocol):
         """The leader has moved its log start, and its followers should move theirs."""
 
     def on_low_watermark_moved(self, partition: Partition) -> None:
-        """The low watermark may have moved: a follower has moved its log start, or is not waited for any more."""
+        """The low watermark may have moved: a follower has moved its log start, or a broker was fenced or unfenced."""
 
     def on_follower_truncated(self, partition: Partition) -> None:
         """This replica follows and has removed records: its consumers may be at a position that its log does not have."""
@@ -378,7 +379,7 @@ class Partition:
 
     @property
     def has_readers(self) -> bool:
-        """Whether consumers read from this replica, which follows. Others may watch it, which are refused."""
+        """Whether consumers read from this follower. Consumers without a rack may watch it, too, but get an error."""
         return bool(self.consumers) and any(watcher.names_rack for watcher in self.consumers)
 
     def _is_at(self, position: FetchPosition) -> bool:
@@ -499,10 +500,10 @@ class Partition:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     def on_diverging(self, position: FetchPosition, diverging: EpochEndOffset, leader_log_start_offset: int) -> None:
-        """The leader says that our history diverges from its own: truncate.
+        """Truncate, because the leader answered that our history diverges from its own.
 
-        If the leader's log starts after the point where the histories part, the leader cannot know that point and names its log
-        start. The next fetch is from there or from below then, and finds an unknown history or is out of range.
+        If the leader's log starts after the point of divergence, the leader does not know that point, and names its log start.
+        Then the next fetch is at or below that log start, and finds an unknown history or is out of range.
         """
         self.truncate_to_divergence(position, diverging)
 

@@ -1,4 +1,4 @@
-"""What a partition needs of the fetch sessions that watch it (`broker/fetch/fetch_session.py`)."""
+"""The interface of the fetch sessions that watch a partition (`broker/fetch/fetch_session.py`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Protocol
 
 
 class ParkedFetch(Protocol):
-    """A fetch request that waits for something to move (`broker/fetch/fetch_handler.py`)."""
+    """A fetch request that waits until one of its partitions has news (`broker/fetch/fetch_handler.py`)."""
 
     def complete(self) -> bool:
         """Respond with the records available now. Returns False if the request already has a response."""
 
     def try_complete(self) -> None:
-        """Look at the session's dirty partitions again, and answer the request if that makes an answer."""
+        """Visit the session's dirty partitions again, and respond if the result is enough for a response."""
 
 
 class PartitionWatcher(Protocol):
