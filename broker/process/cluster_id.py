@@ -1,9 +1,9 @@
 """A broker's cluster id: asked from the controllers before the broker opens its logs.
 
 A broker that has no `cluster.id`, neither in its data directory nor in its configuration, adopts the one that a controller
-answers. A broker that has one asks, too: if no controller can be found, or if the controllers belong to another cluster, it stops
-here with one sentence that names the address and the reason. The same answer shows the level of the metadata, so a broker that
-does not support it stops here as well.
+answers. A broker that has one asks, too: if it finds no controller, or if the controllers belong to another cluster, its start
+fails with an error that names the address and the reason. The answer also has the level of the metadata. If the broker does not
+support this level, its start fails, too.
 
 After an outage of all nodes, brokers may be started before controllers, and a name may not resolve yet. So the broker asks until
 `initial.broker.registration.timeout.ms` is over.

@@ -42,8 +42,8 @@ REQUEST_TIMEOUT_MS = 30_000
 
 
 def wrong_assignments(delta: MetadataDelta, directory: PartitionDirectory, log_dirs: LogDirs) -> dict[TopicIdPartition, bytes]:
-    """The directories of this broker's replicas that the metadata after the delta does not know, or has wrong. Only changed
-    partitions are compared, unless the metadata has just got the level that holds directories."""
+    """The directories of this broker's replicas that the metadata after the delta lacks or has wrong. Only changed partitions are
+    compared, unless the delta raises the metadata to the first level that has directories."""
     image, found = delta.image, dict[TopicIdPartition, bytes]()
     if not image.feature_level:
         return found

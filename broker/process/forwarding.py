@@ -55,7 +55,7 @@ def envelope_of(request: ServerRequest, needs_authorizer: bool = True) -> Envelo
 
 
 def open_response(api_key: int, answer: EnvelopeResponse) -> Message:
-    """The response in an envelope. Raises the BrokerError that is in it instead."""
+    """The response in an envelope. Raises the BrokerError that the envelope has instead, or InternalError if it is malformed."""
     if answer.error_code:
         raise BrokerError(to_code(answer.error_code), answer.error_message)
     try:

@@ -1,11 +1,11 @@
 """The shell of a broker's life cycle: one task that registers with the controller and then sends heartbeats until it is stopped.
 
-What to send next, and what an answer changes, is decided by `LifecycleCore` (`lifecycle_core.py`). Heartbeats go out at an
-interval, and at once when something changed: a broker does not wait for the next interval to be unfenced or to be granted its
-shutdown. A heartbeat without an answer is given up long before the session ends, and with it a connection that leads nowhere.
+`LifecycleCore` (`lifecycle_core.py`) decides what to send next, and what a response changes. Heartbeats are sent at an interval,
+and at once after a change: a broker does not wait for the next interval to be unfenced or to be granted its shutdown. A heartbeat
+without a response times out long before the session ends.
 
-A broker that stops waits for the controllers as long as there are any. If no controller listens at its address, or no active one
-has answered for a while, either all nodes are stopping or this one is cut off: it stops without handing its leaders over.
+A broker that stops waits until the controller has moved its leaders. But if no controller listens at its address, or no active
+controller has responded for `SHUTDOWN_UNHEARD_MS`, all nodes are stopping or this one is cut off: it stops without a handover.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = get_logger(__name__)
 SHUTDOWN_UNHEARD_MS = 2000
 """How long a stopping broker keeps asking for permission while no active controller responds."""
 HEARTBEATS_PER_SESSION = 3
-"""A heartbeat that has no answer after this part of the session is given up, and the next one begins."""
+"""A heartbeat times out after the session timeout divided by this, and the next one is sent."""
 
 
 class BrokerLifecycle:
@@ -122,13 +122,14 @@ class BrokerLifecycle:
         self._wake.set()
 
     def on_cordoned(self, directory_ids: tuple[bytes, ...]) -> None:
-        """These log directories get no new replicas from now on, and all others do."""
+        """Report to the controller that exactly these log directories are cordoned: they get no new replicas."""
         if directory_ids != self.core.cordoned_log_dirs:
             self.core.cordoned_log_dirs = directory_ids
             self._wake.set()
 
     def report_loss(self, key: TopicIdPartition) -> None:
-        """The log of this partition lacks records or has damaged ones: it must not be elected before it has caught up."""
+        """Report to the controller that the log of this partition lacks records or has damaged ones: this replica must not be
+        elected before it has caught up."""
         self.core.lossy[key] = None
         self._wake.set()
 
@@ -238,13 +239,13 @@ class BrokerLifecycle:
         return problem
 
     def _say_duplicate(self) -> None:
-        """Say why the start takes long: the process with this id may be dead, or be another one that lives."""
+        """Log why the start takes long: another process with this broker id has a session, and may be alive or dead."""
         suppressed = self._limits.admit("duplicate", asyncio.get_running_loop().time())
         if suppressed is not None:
             logger.info("broker.duplicate_awaited", broker_id=self._broker_id, **suppressed.fields)
 
     async def _beat(self) -> None:
-        """Send one heartbeat. Without an answer nothing changes; the next one follows soon."""
+        """Send one heartbeat, and take its response. A heartbeat without a response changes nothing."""
         request = self.core.heartbeat(self._metadata_offset())
         try:
             response = await self._channel.request(BROKER_HEARTBEAT, request, self._heartbeat_timeout_ms)

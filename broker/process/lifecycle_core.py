@@ -40,8 +40,8 @@ SHUTDOWN_RETRY_MS = 10
 """Between heartbeats of a broker that waits for its controlled shutdown to be granted."""
 
 DUPLICATE_SESSIONS = 3
-"""For so many sessions a broker waits for the end of the session of another process with its id, which is usually its own dead
-predecessor. Nodes that all start at once keep the controllers so busy that they grant more than one."""
+"""How many session timeouts a broker waits while another process is registered with its id, usually its own dead predecessor. One
+may not be enough if all nodes start at once: a controller that is paused or replaced grants that one a whole session again."""
 
 
 class State(Enum):
@@ -72,7 +72,7 @@ class Identity:
     levels: Levels = SUPPORTED
     """The levels of the metadata that the broker supports."""
     loss: RecordLoss | None = None
-    """What the logs may have lost before this process."""
+    """The records that the logs may have lost before this process started; None if none."""
     min_insync_replicas: int = 0
     """The broker's own `min.insync.replicas`."""
 
@@ -91,13 +91,13 @@ class LifecycleCore:
         self.is_shutdown_granted = False
         """The controller has moved the leaders of this broker."""
         self.wants_step_down = False
-        """Asks to be fenced with each heartbeat; reset once it was."""
+        """Whether each heartbeat asks for this broker to be fenced. Reset once the controller has fenced it."""
         self.offline_log_dirs: tuple[bytes, ...] = ()
         """The log directories that have failed in this process."""
         self.cordoned_log_dirs: tuple[bytes, ...] = ()
         """The log directories that get no new replicas, in the order of the configuration."""
         self.lossy: dict[TopicIdPartition, None] = {}
-        """Partitions whose log was found to lack or to have damaged records while the broker runs; until the controller knows."""
+        """Partitions whose log was found to lack records or to have damaged ones, until the controller knows of them."""
         self._duplicate_since_s: float | None = None
         """Since when the controller has answered every registration with DUPLICATE_BROKER_REGISTRATION."""
 

@@ -32,7 +32,7 @@ REQUEST_TIMEOUT_MS = 500
 """On top of the long poll. A broker that has lost the active controller finds the next one well within its session."""
 CONNECT_TIMEOUT_MS = 500
 LOGIN_TIMEOUT_MS = 2000
-"""The same, if the connection begins with TLS or SASL: the controller itself has to answer, not only its kernel."""
+"""The connect timeout with TLS or SASL, for which the controller's process has to answer, not only its kernel."""
 RETRY_BACKOFF_MS = 20
 RETRY_BACKOFF_MS_MAX = 250
 
@@ -97,7 +97,7 @@ class MetadataLoader:
 
     @property
     def no_controller_listens(self) -> bool:
-        """Whether every voter refuses connections or has no name any more. A voter that is only silent counts as listening."""
+        """Whether every voter refuses connections or has a name that cannot be resolved. A silent voter counts as listening."""
         return len(self._unreachable) == len(self._voters)
 
     @property
@@ -172,7 +172,7 @@ class MetadataLoader:
                 self._on_fatal(e)
                 return
             except Exception as e:
-                # A broker that stays at this metadata for ever would look alive, and would not be.
+                # If it went on, the broker would look alive, but would stay at this metadata for ever.
                 logger.exception("metadata.loading_failed")
                 text = f"the metadata log could not be followed: {e!r}"
                 self._on_fatal(e if isinstance(e, StrandlineError) else InternalError(text))

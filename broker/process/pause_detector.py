@@ -13,7 +13,6 @@ answer to a request that was sent *after* the pause. Rules:
   data path needs no controller. A broker that was paused cannot know what it missed.
 - The pause is detected by the timer or by the first request after it, whichever the loop runs first.
 - Reads go on: everything below an old high watermark is committed.
-
 - A produce request whose batches a thread prepares is checked when it arrives and again before its append, because the process
   may have been paused in between.
 
@@ -36,8 +35,8 @@ TICK_MS = 200
 
 
 def pause_ms_max(session_timeout_ms: int, heartbeat_interval_ms: int) -> int:
-    """The longest pause in ms in which no session can end. The last heartbeat before it may be an interval old, and the next
-    one in flight."""
+    """The longest pause in ms during which the session cannot end. It allows for a last heartbeat that is an interval old, and
+    for as long again until a heartbeat in flight arrives."""
     return max(session_timeout_ms // 2, session_timeout_ms - 2 * heartbeat_interval_ms)
 
 

@@ -1,12 +1,12 @@
-"""The core of a broker's metadata loader: what to ask the quorum, and what the answers make of the metadata image.
+"""The core of a broker's metadata loader: decides what to ask the quorum, and applies the answers to the metadata image.
 
 The broker follows the metadata log as an observer of the quorum and keeps no copy of it on its disk: at its start it fetches
 everything, a snapshot first if the log was cleaned behind one. Rules:
 
 - Only records below the high watermark are applied. Records above it wait as bytes, and are dropped if the leader says that its
   history is another one. A divergence *below* the applied records cannot happen: it is our bug or a damaged disk.
-- The node that answers a fetch without an error is the leader. The others name it (`current_leader`), as far as they know. A
-  smaller epoch than the known one is out of date and ignored.
+- The node that answers a fetch without an error is the leader. The other voters name the leader that they know
+  (`current_leader`). A leader of a smaller epoch than the known one is out of date, and ignored.
 - If a voter does not answer, the next one is asked. The others go on naming the silent leader until they have elected a new one,
   so it is asked again only after each of them was asked once more.
 """
@@ -117,7 +117,7 @@ class QuorumObserver:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def on_failure(self, voter_id: int) -> None:
-        """The voter did not answer, or refused: ask another one next."""
+        """Ask another voter next, because this one did not answer or refused."""
         if voter_id == self.leader_id:
             self.leader_id = None
             self._silent_leader = (voter_id, self.epoch)
@@ -126,7 +126,8 @@ class QuorumObserver:
     def on_fetch(self, voter_id: int, response: FetchResponse) -> MetadataDelta | None:
         """Apply an answer. Returns the records that it committed, as one delta, or None.
 
-        Raises `BrokerError` if no other voter can help (another cluster), and `PeerError` if the answer is malformed."""
+        Raises INCONSISTENT_CLUSTER_ID if the voter belongs to another cluster, CORRUPT_MESSAGE if a batch is damaged, `PeerError`
+        if the answer is malformed, `InternalError` if it contradicts the applied records, and `UnsupportedLevel`."""
         answer = metadata_answer(response)
         if answer is None:
             raise PeerError(f"controller {voter_id} answered a fetch of one partition with {len(response.partitions)}")

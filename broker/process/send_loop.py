@@ -1,4 +1,4 @@
-"""Sends to the controller what a queue holds: one task, one request at a time, a pause after each failure.
+"""Sends the content of a queue to the controller: one task, one request at a time, a pause after each failure.
 
 Its users are the shells of two queues: the ISR proposals (`alter_partition.py`) and the log directories of replicas
 (`directory_assignment.py`).
@@ -30,7 +30,7 @@ class SendLoop:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def wake(self) -> None:
-        """There is something in the queue."""
+        """Start sending, after the queue has got something to send."""
         self._wake.set()
 
     async def _run(self) -> None:

@@ -8,8 +8,8 @@ Stop: hand over the leaders (controlled shutdown), answer the waiting requests, 
 clean-shutdown marker with the broker epoch. A process that ends without these steps has crashed, and the next start treats it as
 a crash.
 
-`failure` is done when the broker cannot go on: its last data directory failed, another process has its id, or the controllers
-belong to another cluster. The owner of the process waits for it and for signals.
+`failure` is done when the broker cannot go on: for example because its last data directory failed, another process has its id, or
+the controllers belong to another cluster. The code that runs the process waits for it and for signals.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ logger = get_logger(__name__)
 
 DRAIN_MS = 500
 IDLE_QUOTAS_MS = 600_000
-"""How often the broker forgets the quota budgets of clients that do not come any more."""
+"""How often the broker forgets the quota budgets of clients that have sent no request for a long time."""
 OFFLINE_NOTICE_S = 1.0
 """How long a broker whose last disk failed keeps running, so that its heartbeat can report the failure to the controller."""
 
@@ -74,7 +74,7 @@ class BrokerServer:
     """One broker. `start` and `stop` once each; `kill` in place of `stop` ends it as a crash would."""
 
     def __init__(self, config: BrokerConfig, doors: Doors, files: Files, *, levels: Levels = SUPPORTED) -> None:
-        """`levels`: the levels of the metadata that this broker supports; other ones play another version in tests."""
+        """`levels`: the levels of the metadata that this broker supports. Tests pass others to simulate another version."""
         self.config = config
         self._levels = levels
         self._doors = doors
@@ -105,14 +105,14 @@ class BrokerServer:
         """The phase that the start has reached; None before the data directories are open."""
         self.addresses = AddressLimits()
         self.request_memory = request_memory(config)
-        """None: the bytes of requests have no limit."""
+        """The memory limit for queued requests; None if there is no limit."""
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
         """The listeners with the ports that were bound."""
         self._waiting_servers: list[Server] = []
         """The listeners for Kafka's clients, until they serve."""
         self._serving: asyncio.Task[None] | None = None
-        """Lets the waiting listeners serve; None before."""
+        """The task that starts the waiting listeners; None before."""
         self._timers = Timers()
         self._stopped = False
 
@@ -129,7 +129,7 @@ class BrokerServer:
 
     @property
     def opened(self) -> Opened | None:
-        """The part that every phase holds."""
+        """The parts of a broker with open data directories, in whatever phase; None before."""
         return self.phase.opened if isinstance(self.phase, (Registered, Running)) else self.phase
 
     @property
@@ -172,7 +172,7 @@ class BrokerServer:
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """None: everyone may do everything."""
+        """None if there is no authorizer: every request is allowed."""
         return self.link.authorizer
 
     @property
@@ -200,7 +200,7 @@ class BrokerServer:
         self.replicas.apply_delta(delta, self.lifecycle.broker_epoch, lambda: self._apply_to_coordinators(delta))
 
     def _apply_to_coordinators(self, delta: MetadataDelta) -> None:
-        """The replicas agree with the delta: the coordinators find the partitions that this broker leads."""
+        """Called when the replicas have the roles of the delta: the coordinators find the partitions that this broker leads."""
         opened = self._open_data()
         opened.quotas.apply_delta(delta)
         opened.groups.apply_delta(delta)
@@ -214,8 +214,8 @@ class BrokerServer:
                 self.fetchers.hurry(broker_id)
 
     def _serve_kafka_once_unfenced(self, delta: MetadataDelta) -> None:
-        """Accept Kafka's clients when this broker's metadata first show it as unfenced, as a broker of Kafka does. Before, the
-        answer to Metadata would lack this broker, and librdkafka gives up brokers that are missing there."""
+        """Accept Kafka's clients once this broker is unfenced in its own metadata, as a broker of Kafka does. Earlier, the
+        response to Metadata would lack this broker, and librdkafka gives up brokers that are missing there."""
         if self._waiting_servers and self.lifecycle.is_unfenced_in(delta.image):
             servers, self._waiting_servers = self._waiting_servers, []
             self._serving = asyncio.get_running_loop().create_task(self._serve(servers))
@@ -242,8 +242,8 @@ class BrokerServer:
         self.phase = self._run(registered)
 
     async def _open(self) -> Opened:
-        """Bind the ports, learn the cluster id, open the data directories. If a port is in use, no controller is found, or the
-        controllers belong to another cluster, every byte of the directories stays as it was."""
+        """Bind the ports, find the cluster id, open the data directories. If a port is in use, no controller is found, or the
+        controllers belong to another cluster, nothing in the directories is changed."""
         config = self.config
         claims = Claims.take(
             self._files, config.data_dirs, node_id=config.node_id, cluster_id=config.cluster_id or None, role="broker"
@@ -333,7 +333,7 @@ class BrokerServer:
         return advertised
 
     def _advertised(self) -> tuple[Listener, ...]:
-        """The addresses of the listeners, as others reach them."""
+        """The addresses of the listeners for clients and other nodes, with the bound port where the configured one is 0."""
         advertised = self.config.advertised_listeners or self._bound
         return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, self._bound, strict=True))
 
@@ -486,10 +486,10 @@ class BrokerServer:
 
     def _on_log_dir_failed(self, log_dir: LogDir, had_leaders: bool) -> None:
         """Report the failure to the controller, which elects other leaders for the partitions of the directory. At level 0 of the
-        metadata it does not know them, so this broker asks to be fenced for a moment if it led one. Without any directory the
-        process has nothing left to do, and ends."""
+        metadata, the controller does not know the directories of partitions, so a broker that led one of them asks to be fenced
+        for a moment. When the last directory has failed, the process ends."""
         if log_dir.offline is not None and log_dir.offline.errno not in _FULL:
-            # What the disk has lost of what it was given is not known, neither now nor when it returns.
+            # The disk may have lost writes, and nothing can show which ones, now or when it returns.
             for log in log_dir.logs.values():
                 self.lifecycle.report_loss((log.topic_id, log.partition))
         self.lifecycle.on_log_dir_offline(log_dir.directory_id)

@@ -59,12 +59,11 @@ from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.files import Files
 
 PREPARING_THREADS = 2
-"""More would not help: most of the work is Python's, which one thread at a time can do, and the event loop takes turns with them
-all."""
+"""More would not help: most of the work needs Python's global interpreter lock, which the event loop needs, too."""
 
 
 class ControllerLink:
-    """All that ties a broker to the controllers: the metadata that it follows, its registration, and its requests to them."""
+    """The parts of a broker that talk to the controllers: it follows their metadata, registers, and sends them requests."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class ControllerLink:
         )
         security.credentials = lambda: self.metadata.image.scram_credentials
         self.authorizer = authorizer_of(config.values)
-        """None: everyone may do everything."""
+        """None if there is no authorizer: every request is allowed."""
         if self.authorizer is not None:
             self.metadata.listeners.append(self.authorizer.apply)
         self.channel = NodeToControllerChannel(broker_id=config.node_id, finder=self.metadata, security=security.to_controllers)
@@ -152,7 +151,7 @@ def open_replicas(
     addresses: AddressLimits,
     on_log_dir_failed: Callable[[LogDir, bool], None],
 ) -> Opened:
-    """The parts that need the data directories. The logs in them are not recovered yet."""
+    """Create the parts that need the data directories. The logs in them are not recovered yet."""
     fetchers, replicas = _replication(
         config, log_dirs, link=link, doors=doors, call_soon=call_soon, on_log_dir_failed=on_log_dir_failed
     )
@@ -217,7 +216,7 @@ def _replication(
     call_soon: Callable[[Callable[[], None]], object],
     on_log_dir_failed: Callable[[LogDir, bool], None],
 ) -> tuple[FetcherManager, ReplicaManager]:
-    """The replicas of this broker, and the fetchers of those that follow."""
+    """Create the replicas of this broker, and the fetchers of its followers."""
     loop = asyncio.get_running_loop()
     fetchers = FetcherManager(
         broker_id=config.node_id,
@@ -262,8 +261,8 @@ def _replica_config(config: BrokerConfig) -> ReplicaConfig:
 
 
 def _host(replicas: ReplicaManager, doors: Doors, requests_served: Callable[[], int]) -> Host:
-    """What the coordinators use of the broker. `requests_served`: how many requests the broker has answered, from which
-    background work sees whether the broker is busy."""
+    """The parts of the broker that its coordinators use. `requests_served`: counts requests, so that loads can tell whether the
+    broker is busy."""
     loop = asyncio.get_running_loop()
     return Host(
         replicas.directory,
@@ -308,7 +307,7 @@ def _cordon(opened: Opened, link: ControllerLink, config: BrokerConfig) -> None:
 
 
 def _listen_to_changes(opened: Opened) -> None:
-    """Tell the users of dynamic keys their new values."""
+    """Apply changes of dynamic configuration keys to the parts that use them."""
     listen = opened.dynamic_config.listen
     listen("log.cleaner.", lambda new: opened.log_cleaner.use_settings(_cleaner_settings(new)))
     listen("log.cleaner.threads", lambda new: opened.cleaner_threads.resize(new.log_cleaner_threads))
@@ -323,17 +322,17 @@ def _listen_to_changes(opened: Opened) -> None:
 
 
 class BrokerHandlers(NamedTuple):
-    """What a broker's listeners call."""
+    """The callbacks of a broker's listeners."""
 
     by_api: dict[int, Handler]
     """Api key -> handler, for every API of a broker."""
     on_connection_lost: Callable[[ServerConnection], None]
     rights: Rights | None
-    """None: everyone may do everything."""
+    """None if there is no authorizer: every request is allowed."""
 
 
 def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, doors: Doors) -> BrokerHandlers:
-    """The handlers of all requests, put together."""
+    """Create the handlers of all requests, with the guards of the authorizer if there is one."""
     now = asyncio.get_running_loop().time
     rights = None if link.authorizer is None else Rights(link.authorizer, lambda: link.metadata.image)
     data = data_handlers(
