@@ -1,13 +1,13 @@
 """The core of a move of one replica to another log directory of its broker (KIP-113, KIP-858): which step comes next.
 
-A future replica in the other directory copies the current log. When it has caught up, it takes its place, but only after the
-controller has accepted the assignment of the replica to that directory: otherwise the controller would not elect another leader
-if that directory failed. The states are Kafka's (`ReplicaAlterLogDirsThread.ReassignmentState`):
+A future replica in the other directory copies the current log. When it has caught up, it replaces the current log, but only after
+the controller has accepted the assignment of the replica to that directory: otherwise the controller would not elect another
+leader if that directory failed. The states are Kafka's (`ReplicaAlterLogDirsThread.ReassignmentState`):
 
     NONE ---- caught up, flushed, announced ----> QUEUED ---- the controller has it ----> ACCEPTED ---- promoted ----> EFFECTIVE
 
-A move that is given up in QUEUED or ACCEPTED is undone: the present directory is assigned again. While a move waits for the
-controller, the current log goes on, and the future replica follows it; it is promoted in a step in which it lacks no record.
+If a move ends in QUEUED or ACCEPTED, the broker assigns the present directory again. While a move waits for the controller, the
+current log grows, and the future replica follows it; it is promoted in a step in which it lacks no record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strandline.protocol.partitions import TopicIdPartition
 
 
 class MoveState(Enum):
-    """What the controller knows of a move."""
+    """The state of a move, which tells what the controller knows of it (see the module docstring)."""
 
     NONE = "none"
     QUEUED = "queued"
@@ -79,19 +79,18 @@ class Move:
 
     @property
     def is_announced(self) -> bool:
-        """Whether the controller may have assigned the replica to the new directory, where it is not yet."""
+        """Whether the controller may have assigned the replica to the new directory, although it is not there yet."""
         return self.state in (MoveState.QUEUED, MoveState.ACCEPTED)
 
     def on_flushed(self) -> None:
         self.is_flushed = True
 
     def announce(self, *, is_needed: bool) -> None:
-        """The assignment is on its way. If the metadata has no directories (level 0), it is not needed."""
+        """Called when the assignment is sent. `is_needed`: false if the metadata has no directories (level 0)."""
         self.state = MoveState.QUEUED if is_needed else MoveState.ACCEPTED
 
     def on_accepted(self, directory_id: bytes) -> None:
-        """The controller has assigned the replica to this directory. An answer to an assignment that was replaced says
-        nothing."""
+        """Called when the controller has assigned the replica to this directory. Ignored if that is not the move's directory."""
         if self.state is MoveState.QUEUED and directory_id == self.directory_id:
             self.state = MoveState.ACCEPTED
 

@@ -1,12 +1,12 @@
-"""The shell of the moves between log directories: copies the logs, one at a time, and puts each copy in its place.
+"""The shell of the moves between log directories: copies the logs, one at a time, and replaces each log by its copy.
 
 `begin` creates the future replica at once, so that a restarted broker continues the move (`resume`). A turn takes one step of
 each move that has caught up, and one slice of the first one that has not; the next turn comes after other work of the event loop.
 The copy reads the current log as a follower reads its leader, up to the log end, and appends the batches unchanged. The rate
-`replica.alter.log.dirs.io.max.bytes.per.second` applies to what is copied, of all moves together.
+`replica.alter.log.dirs.io.max.bytes.per.second` limits the bytes that all moves copy together.
 
-The turn that promotes a future replica compares it with the current log, renames, and swaps the logs, without giving the event
-loop back: no record comes in between. While no move is under way, nothing of this file runs.
+The turn that promotes a future replica compares it with the current log, renames it, and swaps the logs, all within one callback
+of the event loop, so no record is appended in between. Without moves there are no turns.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ logger = get_logger(__name__)
 SLICE_BYTES = 1 << 20
 """The most bytes that a turn copies: about a millisecond of the event loop."""
 FOLLOW_MS = 10
-"""Between the looks at a move that has caught up."""
+"""The pause between two turns, in ms, if no move has bytes to copy."""
 ROOM_MARGIN = 0.05
-"""A copy needs its bytes, and this part of them for its indexes and for what the log gets meanwhile."""
+"""A copy needs room for the bytes of the log, and for this part of them: indexes, and records that are appended meanwhile."""
 RETRY_MS = 1000
-"""After an error that may pass, such as a damaged batch that is being repaired."""
+"""The pause of a move after an error that may pass, such as a damaged batch that is being repaired."""
 
 
 @dataclass(slots=True)
 class _Copy:
-    """A move with what it works on."""
+    """A move, with its logs and directories."""
 
     move: Move
     partition: Partition
@@ -95,7 +95,7 @@ class LogMover:
         self._copies: dict[TopicIdPartition, _Copy] = {}
         """In the order in which the moves began."""
         self._timer: Timer | None = None
-        """Of the next turn."""
+        """The timer of the next turn."""
         self._is_warming = False
         self._may_block_at: tuple[TopicIdPartition, int] | None = None
         """A thread has brought this position of a log into the page cache."""
@@ -106,9 +106,9 @@ class LogMover:
         self.assign: Callable[[dict[TopicIdPartition, bytes]], None] = lambda assignments: None
         """Sends assignments of replicas to directories to the controller."""
         self.moved = 0
-        """How many moves have come to their end."""
+        """How many moves have succeeded: their future replicas were promoted."""
         self.copied_bytes = 0
-        """How much the moves have copied."""
+        """How many bytes the moves have copied."""
 
     # -- what others look at ------------------------------------------------------------------------------------------
 
@@ -129,10 +129,11 @@ class LogMover:
     # -- begin and end ------------------------------------------------------------------------------------------------
 
     def begin(self, partition: Partition, target: LogDir) -> None:
-        """Move the replica to this directory. A move to another one ends; a move to the present one only ends the present move.
+        """Move the replica to `target`. A move of it to a different directory ends. If `target` is its present directory, that is
+        all that happens.
 
-        Raises BrokerError, and DiskError after which the directory is offline. A directory without room for the copy is refused:
-        a disk that is full goes offline with all its replicas."""
+        Raises INVALID_REPLICA_ASSIGNMENT if `target` lacks room for the copy (a disk that gets full goes offline with all its
+        replicas), KAFKA_STORAGE_ERROR, and DiskError, after which the directory is offline."""
         copy, source = self._copies.get(partition.key), self._log_dirs.of(partition.log)
         if copy is not None and copy.target is target:
             return
@@ -146,7 +147,7 @@ class LogMover:
         if target.topic_id_of(partition.topic, partition.key[1]) is not None:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.path} has another log of this name")
         if not self._log_dirs.settle_replaced(source, name):
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the directory that it was moved from last is offline")
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the directory from which the replica was moved last is offline")
         log = target.futures.create(partition.topic, partition.key, partition.log.config, self._wall_clock_ms())
         self._enter(_Copy(Move(partition.key, target.directory_id), partition, source, target, log))
         partition.log.lowest_cut = -1  # begin at the log start
@@ -162,12 +163,12 @@ class LogMover:
             raise BrokerError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"the copy of {partition.topic}-{partition.key[1]} needs {needed} bytes, and {target.path} has room for "
-                f"{max(0, free)} beside the copies that it gets already",
+                f"{max(0, free)} beside the copies that are being made there",
             )
 
     def resume(self) -> None:
-        """Continue the moves of the last process, once the partitions have their roles. A copy of a log that a cleaner has
-        rewritten since may differ from it, and begins anew, as does one whose log has another history now."""
+        """Continue the moves of the last process, once the partitions have their roles. A copy starts over if a cleaner may have
+        rewritten the log since, or if the log has another history now."""
         for target in self._log_dirs.online:
             for key in target.futures.keys:
                 partition, log = self._directory.partitions.get(key), target.futures.logs.get(key)
@@ -187,13 +188,14 @@ class LogMover:
         self._schedule(0.0)
 
     def cancel(self, key: TopicIdPartition, reason: str) -> None:
-        """Give up a move, and remove its future replica. Does nothing if the replica does not move."""
+        """End a move, and remove its future replica. Does nothing if the replica does not move."""
         copy = self._forget(key, reason)
         if copy is not None:
             self._discard(copy.target, key)
 
     def on_dir_failed(self, log_dir: LogDir) -> None:
-        """End the moves from and to a directory that has failed. A future replica in another one stays for the next process."""
+        """End the moves from and to a directory that has failed. A future replica in an online directory is kept, so that the
+        next process can continue the move."""
         for key, copy in list(self._copies.items()):
             if log_dir in (copy.source, copy.target):
                 self._forget(key, f"{log_dir.path} is offline")
@@ -220,7 +222,7 @@ class LogMover:
             self._disk_work.run(partial(self._log_dirs.files.remove_tree, path))
 
     def on_assigned(self, key: TopicIdPartition, directory_id: bytes, error: int) -> None:
-        """The controller has answered an assignment."""
+        """Called when the controller has answered an assignment. `error`: its error code."""
         copy = self._copies.get(key)
         if copy is None or copy.move.state is not MoveState.QUEUED or directory_id != copy.move.directory_id:
             return
@@ -263,15 +265,15 @@ class LogMover:
         self._schedule(self._pause_s() if has_copied else FOLLOW_MS / 1000)
 
     def _pause_s(self) -> float:
-        """Until the next slice may be copied. A rate that is changed, or a read that is done, ends the pause."""
+        """Seconds until the next slice may be copied, at most `FOLLOW_MS`. A changed rate or a finished read ends the pause."""
         return min(max(0.0, self._throttle.paid_until - self._now()), FOLLOW_MS / 1000) if self._is_held() else 0.0
 
     def _is_held(self) -> bool:
         return self._is_warming or self._throttle.is_exceeded(self._now())
 
     def _take_step(self, copy: _Copy, *, may_copy: bool) -> Step:
-        """Take the step of this move that is next, and return it. An error of a disk ends the moves of its directory; any other
-        one delays the move."""
+        """Take the next step of this move, and return it. A disk error ends the moves of its directory; another error delays this
+        move."""
         current, future = copy.partition.log, copy.log
         step = copy.move.next_step(_facts(current), _facts(future), current.lowest_cut)
         try:
@@ -342,7 +344,7 @@ class LogMover:
         self._run_blocking(cold.warm, done)
 
     def _flush(self, copy: _Copy) -> None:
-        """fsync the copy on a thread. What is copied afterwards is as durable as what the current log has just got."""
+        """fsync the copy on a thread. Records that are copied afterwards need no fsync: they are new in the current log, too."""
         if copy.is_flushing:
             return
         work = copy.log.flush_work(with_last=True)
@@ -387,7 +389,7 @@ class LogMover:
         self._disk_work.run(partial(self._remove_replaced, source, deleted, join(new.dir, REPLACED_LOG)))
 
     def _remove_replaced(self, source: LogDir, deleted: str | None, note: str) -> None:
-        """On a thread: the note goes when the old log's new name is durable."""
+        """Runs on a thread. Removes the note only after the rename of the old log is durable."""
         files = self._log_dirs.files
         files.fsync_dir(source.path)
         files.remove(note)
