@@ -5,7 +5,7 @@ The core plans fetches and applies responses; the shell (`fetcher_shell.py`) own
 
 - A follower always fetches at its log end. Its *position* (leader epoch, log end, epoch of the last record) is computed again
   for every partition whose position changed, and only these partitions go into the request: the leader's fetch session
-  (KIP-227) remembers the others. 333 idle partitions cost nothing per round.
+  (KIP-227) remembers the others. An idle partition costs nothing per fetch.
 - A response counts for a partition only if it answers the partition's *present* position. Between request and response the
   partition may have been removed, given to another leader, or truncated.
 - Every fetch carries the epoch of the last local record. If the leader's history differs, it answers with a diverging epoch
@@ -16,14 +16,13 @@ The core plans fetches and applies responses; the shell (`fetcher_shell.py`) own
 - If the leader's log may lack tombstones that the follower needs, nothing of the response is used. The follower asks for the
   leader's range, and begins a fresh copy if the leader's log is compacted up to those tombstones. Until then it keeps its log.
 - If the error is `FENCED_LEADER_EPOCH` for our present epoch, our metadata is behind, and only newer metadata helps.
-
 - If consumers read a partition here, the position says so, and the leader sends a new high watermark at once (KIP-392). Without
   readers the follower learns it with the next response, which costs no extra fetch (KAFKA-9731).
 
 A long poll must not hold up a partition that has just been added (a new topic, a new leader). So if a partition becomes ready
 while an incremental fetch is parked at the leader, a second fetch is sent after it in the same session. Then a response may have
-been built from a position that a later request has replaced. So requests are numbered, and a response does not count for a
-partition that a later request named.
+been built from a position that a later request has replaced. So requests are numbered, and a response is ignored for a partition
+that a later request named.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ THROTTLE_LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """The settings `replica.fetch.*`."""
+    """The settings `replica.fetch.*`, in ms and bytes."""
 
     wait_ms_max: int = 500
     bytes_min: int = 1
@@ -86,8 +85,8 @@ class FetchState(Enum):
     DELAYED = "delayed"
     """After an error, or throttled: not fetched before `due`."""
     AWAITING_LEADER_RANGE = "awaiting_leader_range"
-    """Out of range, of an unknown history, or about to begin a fresh copy: not fetched before the leader has said where its log
-    starts and ends."""
+    """Out of range, of an unknown history, or about to begin a fresh copy: not fetched before the leader has answered where its
+    log starts and ends."""
 
 
 _FETCHING, _DELAYED, _AWAITING_LEADER_RANGE = FetchState
@@ -114,21 +113,21 @@ class _PartitionFetch:
         self.sent: FetchPosition | None = None
         """The position that the leader's session holds for this follower; None if it was not sent in this session."""
         self.reader_came = False
-        """A consumer has begun to read the partition here since the last position. It may be gone already, and come again."""
+        """Whether a consumer has begun to read the partition here since the last position was sent, even if it has stopped."""
         self.said_readers = False
         """Whether the position that the leader's session holds says that consumers read the partition here."""
         self.sequence = 0
         """The number of the request that named `sent`."""
         self.state = _FETCHING
         self.lacks_below = 0
-        """If the partition awaits the leader's range for a fresh copy: the leader may lack tombstones below this offset. 0 if it
-        is out of range."""
+        """The offset below which the leader may lack tombstones, if the partition awaits the leader's range for a fresh copy. 0
+        if it awaits the range for another reason."""
         self.due = 0.0
         """When a delayed partition is fetched again (loop time, in seconds)."""
         self.attempts = 0
         """Failed attempts in a row; back to 0 with the first response that counts."""
         self.leader_high_watermark = 0
-        """From the leader's last response."""
+        """The high watermark in the leader's last response."""
 
 
 class FetcherCore:
@@ -143,7 +142,7 @@ class FetcherCore:
         on_disk_error: Callable[[DiskError], None],
         throttle: ReplicationThrottle | None = None,
     ) -> None:
-        """`throttle`: of all that this broker receives for reassignments."""
+        """`throttle`: limits all that this broker receives for reassignments."""
         self._throttle = throttle or ReplicationThrottle()
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -193,7 +192,7 @@ class FetcherCore:
         return self._sequence
 
     def awaits(self, plan: Plan, key: TopicIdPartition) -> bool:
-        """Whether the partition was neither dropped nor added again since this fetch was sent, nor fetched again."""
+        """Whether the response to this fetch counts for the partition, which was not removed, added or fetched again since."""
         entry = self._entries.get(key)
         return entry is not None and entry.sent is not None and entry.sequence <= plan.sequence
 
@@ -209,8 +208,8 @@ class FetcherCore:
             self._set_aside(key)
 
     def on_reader(self, key: TopicIdPartition) -> bool:
-        """A consumer has begun to read the partition here. Returns whether the leader has to be told. When the last reader has
-        gone, the leader learns it with the next position, and there is one when the partition moves."""
+        """Called when a consumer begins to read the partition here. Returns whether a fetch has to report that to the leader.
+        When the last consumer has stopped, the next fetch that names the partition anyway reports that."""
         entry = self._entries.get(key)
         if entry is None or entry.said_readers or entry.state is not _FETCHING:
             return False
@@ -228,7 +227,7 @@ class FetcherCore:
             self._forgotten[key] = None
 
     def _delay(self, entry: _PartitionFetch, now: float) -> None:
-        """Do not fetch the partition for a while; twice as long as the last time."""
+        """Do not fetch the partition for a while. The delay doubles with each failure in a row, up to `backoff_ms`."""
         delay_ms = min(FIRST_BACKOFF_MS << min(entry.attempts, 16), self.settings.backoff_ms)
         entry.attempts += 1
         self._delay_until(entry, now + delay_ms / 1000)
@@ -349,7 +348,9 @@ class FetcherCore:
             self._on_session_error(to_code(response.error_code), now)
             return []
         if len(response.partitions) != len(response.records):
-            raise PeerError("a fetch response has as many record sets as partitions")
+            raise PeerError(
+                f"the fetch response has {len(response.partitions)} partitions, but {len(response.records)} sets of records"
+            )
         self._failures = 0
         touched = []
         for answer, records in zip(response.partitions, response.records, strict=True):
@@ -385,7 +386,7 @@ class FetcherCore:
         self._end_session()
 
     def on_failure(self, plan: Plan, code: ErrorCode, now: float) -> None:
-        """The request was refused as a whole."""
+        """Called if the leader refused the request as a whole. The session ends, and the fetcher pauses."""
         if plan.generation == self.generation:
             self._on_session_error(code, now)
 
@@ -407,8 +408,8 @@ class FetcherCore:
         """Forget the session: the next fetch is a full one. It names the old session's id, which closes that session. Partitions
         that wait for the leader's range go on waiting.
 
-        A leader fills its response in the order of the request. So the partitions that have just received records go last, and a
-        busy one cannot keep the others from being fetched where there are no sessions."""
+        A leader fills its response in the order of the request. So the partitions that have just received records go last.
+        Otherwise, if the leader grants no sessions, a busy partition could keep the others from being fetched."""
         self.generation += 1
         for key in self._dirty:
             self._entries[key] = self._entries.pop(key)
@@ -467,19 +468,19 @@ class FetcherCore:
         return appended
 
     def _pay(self, entry: _PartitionFetch, size: int, now: float) -> None:
-        """Count the bytes of a throttled partition. If they are too many, the next fetches leave it out until they are paid
-        for."""
+        """Count the bytes of a throttled partition. If they exceed the rate, the next fetches leave the partition out until the
+        rate permits more."""
         self._throttle.record(size / entry.partition.throttle_rate, now)
         if self._throttle.is_exceeded(now) and entry.state is _FETCHING:
             self._leave_out(entry, now)
 
     def _leave_out(self, entry: _PartitionFetch, now: float) -> None:
-        """Fetch the partition again when its bytes are paid for, or look again after a while: the throttle may have ended."""
+        """Delay the partition until the rate permits more, or for `THROTTLE_LOOK_S`, because the throttle may have ended then."""
         self._delay_until(entry, min(self._throttle.paid_until, now + THROTTLE_LOOK_S))
 
     def _on_refusal(self, entry: _PartitionFetch, error: BrokerError, now: float) -> None:
-        """Our replica cannot append the leader's records, or must not yet. It fetches again later; from the damage, if its log is
-        damaged."""
+        """Delay a partition whose replica cannot append the leader's records, or must not yet. If its log is damaged, the next
+        fetch starts at the damage."""
         suppressed = self._admit(entry, error.code, now)
         if suppressed is not None:
             partition, name = entry.partition, error.code.name
@@ -529,15 +530,18 @@ class FetcherCore:
         self._await_range(entry, sent, lacks_below)
 
     def take_out_of_range(self) -> dict[TopicIdPartition, FetchPosition]:
-        """The partitions that are out of range or need a fresh copy since the last call: the leader must be asked for its
-        range."""
+        """The partitions that have begun to await the leader's range since the last call, with their positions."""
         taken, self._out_of_range = self._out_of_range, {}
         return taken
 
     def on_leader_range(self, key: TopicIdPartition, asked: FetchPosition, found: LeaderRange, now: float) -> None:
-        """Apply the leader's range. If its log ends before ours, cut our tail. If it starts after our log end, or there and our
-        history is not known, start over at its start, with its state of producers; also if a fresh copy is needed, and the
-        leader's log is compacted far enough for one. Otherwise fetch again later."""
+        """Apply the leader's range.
+
+        - The leader's log ends before ours: cut our log to its end.
+        - It starts after our log end, or our records are of an unknown history: start over at its log start, with its state of
+          producers.
+        - A fresh copy is needed, and the leader's log is compacted far enough for one: begin the copy.
+        - Otherwise: fetch again later."""
         entry = self._entries.get(key)
         if entry is None or entry.sent is not asked:
             return
@@ -560,11 +564,12 @@ class FetcherCore:
             return
         logger.info("fetcher.leader_range_applied", **partition.fields, leader_log=[start, end], fetch_offset=asked.fetch_offset)
         entry.state = _FETCHING
-        entry.sent = None  # A response that the leader built before it answered the question does not count any more.
+        entry.sent = None  # A response that the leader built before it answered for its range is ignored.
         self._make_ready(key)
 
     def _await_cleaning(self, entry: _PartitionFetch, clean_below: int, now: float) -> None:
-        """Ask again later: the leader is again in our range, or it has to end a round of its log cleaner first."""
+        """Fetch again later: the position is within the leader's range again, or the leader's log cleaner has to finish a round
+        before a fresh copy."""
         suppressed = self._limits.admit(f"cleaning {entry.partition.topic}-{entry.partition.key[1]}", now)
         if entry.lacks_below and suppressed is not None:
             logger.info(

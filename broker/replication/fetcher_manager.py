@@ -52,7 +52,7 @@ class FetcherManager:
         security: ClientSecurity = NO_SECURITY,
     ) -> None:
         self._throttle = ReplicationThrottle()
-        """For what this broker receives for replicas that reassignments add."""
+        """Limits what this broker receives for replicas that reassignments add."""
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._fetchers_per_leader = fetchers_per_leader
@@ -90,7 +90,7 @@ class FetcherManager:
             fetcher.on_reader(key)
 
     def hurry(self, leader_id: int) -> None:
-        """A new process of this leader has registered: connect to it now instead of at the end of a back-off."""
+        """Connect to this leader now instead of at the end of a back-off, because a new process of it has registered."""
         for number in range(self._fetchers_per_leader):
             fetcher = self._fetchers.get((leader_id, number))
             if fetcher is not None:
@@ -102,7 +102,7 @@ class FetcherManager:
         self._fetchers_per_leader = fetchers_per_leader
         for key, fetcher in list(self._fetcher_of.items()):
             partition = fetcher.core.partition(key)
-            # None: the fetcher has given the partition up, and only new metadata starts it again.
+            # None: the fetcher has stopped fetching the partition, and only new metadata starts it again.
             if partition is not None and self._fetcher_for(partition, fetcher.leader_id) is not fetcher:
                 self.add(partition, fetcher.leader_id)
 

@@ -1,4 +1,4 @@
-"""What the rest of the broker needs of its fetchers (`broker/replication/fetcher_manager.py`)."""
+"""The interface of the fetchers for the rest of the broker (`broker/replication/fetcher_manager.py` implements it)."""
 
 from __future__ import annotations
 
@@ -17,4 +17,5 @@ class FetcherPort(Protocol):
     def remove(self, key: TopicIdPartition) -> None: ...
 
     def on_reader(self, key: TopicIdPartition) -> None:
-        """A consumer has begun to read a partition that this broker follows: have its leader send the high watermark at once."""
+        """Called when a consumer begins to read a partition that this broker follows. From now on, the leader sends a new high
+        watermark at once (KIP-392)."""

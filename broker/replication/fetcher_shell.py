@@ -37,7 +37,7 @@ def _code_of(error: Exception) -> ErrorCode:
 
 
 class Fetcher:
-    """Fetches all its partitions from one leader."""
+    """Fetches partitions from one leader, over one connection."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Fetcher:
             self._schedule_pump()
 
     def hurry(self) -> None:
-        """The leader has a new process: connect now instead of at the end of the back-off."""
+        """Connect now instead of at the end of the back-off, because the leader has a new process."""
         if self._connection is None and self._connecting is not None and not self._closed:
             self._connecting.cancel()
             self._connecting = None
@@ -100,7 +100,7 @@ class Fetcher:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def _schedule_pump(self) -> None:
-        """Plan a fetch at the end of this event-loop iteration: a metadata delta adds many partitions at once."""
+        """Plan a fetch in the next event-loop iteration, so that one fetch names all partitions that a metadata delta adds."""
         if not self._pump_scheduled:
             self._pump_scheduled = True
             self._loop.call_soon(self._pump)

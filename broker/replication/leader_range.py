@@ -1,11 +1,11 @@
-"""For followers that are out of range or need a fresh copy: asking the leader where its log starts and ends, below which offset
-it is compacted, and which producers it knows.
+"""Asks the leader of a partition where its log starts and ends, below which offset it is compacted, and which producers it knows:
+for followers that are out of range, have an unknown history, or need a fresh copy.
 
 The number of rows that a named producer has written is known from its last batch, which may be deleted while the name is still in
 use. A follower that starts over at the leader's log start never sees that batch, so it asks the leader for the state of producers
-(`storage/log/producer_state.py`), with the fencing tokens among it. Batches that are appended between two answers reach the
-follower through the log. The producers are asked last, and a leader answers in order; so it knows those of all batches below the
-log start that it has named, also if they were appended and deleted in between.
+(`storage/log/producer_state.py`), which includes the fencing tokens. Batches that are appended between two answers reach the
+follower through the log. The request for the producers is sent last, and a leader answers in order. So its answer covers all
+batches below the log start that the leader has answered, even those that were appended and deleted in between.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class RangeQuestion:
                     self._producers[p.topic_id, p.partition] = [_known(state) for state in p.active_producers]
 
     def range_of(self, key: TopicIdPartition) -> LeaderRange | None:
-        """The leader's range of one partition; None if an answer is missing or an error. An older leader does not answer the
-        question for its first dirty offset."""
+        """The leader's range of one partition; None if an answer is missing or an error. The first dirty offset may be missing:
+        an older leader does not answer for it."""
         start = self._answers.get(EARLIEST_TIMESTAMP, {}).get(key)
         end = self._answers.get(LATEST_TIMESTAMP, {}).get(key)
         producers = self._producers.get(key)

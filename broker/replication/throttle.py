@@ -2,16 +2,16 @@
 
 A broker has two, one for each direction. They slow down only an added replica that is not in the ISR yet. A member of the ISR is
 never slowed down: it would leave the ISR, and with it the high watermark would stop. The rate belongs to the reassignment in the
-metadata and ends with it; in Kafka it is a configuration that somebody has to remove.
+metadata and ends with it; in Kafka it is a configuration that an operator has to remove.
 
-Each byte of a partition costs 1 / rate seconds. So partitions with the same rate share it, and with different rates none of them
-gets more than its own.
+Each byte of a partition costs 1 / rate seconds. So partitions with the same rate share it, and a partition never gets more than
+its own rate.
 """
 
 from __future__ import annotations
 
 BURST_S = 0.5
-"""Time that was not used is made up for, up to this much; so the average does not depend on when followers fetch."""
+"""Up to this much unused time may be used later, so that the average rate does not depend on when followers fetch."""
 
 CHUNK_S = 0.1
 """A fetch asks for at most the bytes of this time from a throttled partition, and a response that costs as much gets no further
@@ -30,6 +30,6 @@ class ReplicationThrottle:
         return self.paid_until > now
 
     def record(self, cost_s: float, now: float) -> None:
-        """Count bytes: `cost_s` is their number by the rate. They may be more than there was room for, because a batch is sent
-        whole; the next ones wait for longer then."""
+        """Count bytes: `cost_s` is their number divided by the rate. They may exceed what the rate permits, because a batch is
+        sent whole; then the next bytes wait longer."""
         self.paid_until = max(self.paid_until, now - BURST_S) + cost_s
