@@ -4,7 +4,7 @@ A request updates its session (`fetch_session.py`). Then the handler visits the 
 and position that the client named, records a follower's progress, and reads what the client may see, as long as the response has
 room. The first partition with records gives at least one batch, however large, so that no client is stuck.
 
-If the visit makes an answer (enough bytes, an error, a divergence, or a request that does not wait), it is sent at once.
+The response is sent at once if the visit has found enough bytes, an error or a divergence, or if the request does not wait.
 Otherwise the request is parked on its session until a partition moves, and the dirty partitions are visited again. Only the
 arrival of the request records a follower's progress, never a later visit: the follower did not fetch at that moment.
 
@@ -55,10 +55,10 @@ wait."""
 
 
 class ReadersRight(Protocol):
-    """What the consumer that has sent a request may read (`broker/security/reading.py`)."""
+    """The rights of the consumer that has sent a request (`broker/security/reading.py`)."""
 
     def check(self, topic_id: bytes) -> None:
-        """Raises the error of a topic that it may not read."""
+        """Raises TOPIC_AUTHORIZATION_FAILED or UNKNOWN_TOPIC_ID if the consumer may not read the topic."""
 
 
 ReadersRights = Callable[[ServerRequest], ReadersRight]
@@ -80,9 +80,9 @@ class Answer:
         """Visited partitions that had no news and need no other visit before they move."""
         self.size = 0
         self.throttle_cost_s = 0.0
-        """What its throttled records cost (`broker/replication/throttle.py`)."""
+        """The cost of its throttled records, in seconds (`broker/replication/throttle.py`)."""
         self.is_urgent = False
-        """Holds an error or a divergence that the client does not know yet: the answer must not wait."""
+        """Whether the answer must not wait, because it has an error, a divergence or an offset that the client needs at once."""
         self.cold: ColdRead | None = None
         """The first read that would have blocked on the disk."""
         self.cold_key: TopicIdPartition | None = None
@@ -119,7 +119,7 @@ class Fetch(DelayedOperation):
         """Whether the answer lists every partition of the session, changed or not."""
         self._max_bytes = min(max(0, body.max_bytes), handler.response_bytes_max)
         self._min_bytes = min(max(0, body.min_bytes), max(1, self._max_bytes))
-        """Not 0 because the limit is 0: each fetch gets at least one batch, and waits for it."""
+        """At least 1 even if `max_bytes` is 0, unless the request asks for 0: each fetch waits for one batch."""
         self._reads_committed = body.isolation_level == READ_COMMITTED
         self._warmed: TopicIdPartition | None = None
         """The partition whose bytes were brought into the page cache for this request: reading it may block now."""
@@ -158,7 +158,7 @@ class Fetch(DelayedOperation):
     # -- what ends it -------------------------------------------------------------------------------------------------
 
     def try_complete(self) -> None:
-        """A partition of the session moved: visit the dirty partitions again, and answer if that makes an answer."""
+        """Called when a partition of the session moved: visit the dirty partitions again, and respond if the result is enough."""
         if self.is_completed or (self._min_bytes > 1 and not self._has_counted_enough()):
             return
         if self.request.connection.closed:
@@ -176,7 +176,8 @@ class Fetch(DelayedOperation):
             self.session.forget_quiet(answer.quiet)
 
     def on_complete(self) -> None:
-        """The session ends, or its next request has arrived: answer with what there is."""
+        """Respond with the records that are available now, because the wait is over, the session ends, or its next request has
+        arrived."""
         self.reply(self._collect(arrival=False))
 
     def on_expiration(self) -> None:
@@ -258,8 +259,8 @@ class Fetch(DelayedOperation):
         diverging: EpochEndOffset | None,
         answer: Answer,
     ) -> None:
-        """Add records for a replica that a reassignment with a throttle adds, if the throttle permits. If not, they are no news:
-        a parked request does not complete for them, and its long poll is the pause until the follower asks again (KIP-73)."""
+        """Add records for a replica that a reassignment with a throttle adds, if the throttle permits. If not, the records are
+        left out, and do not complete a parked request: the follower gets them with a fetch after this long poll (KIP-73)."""
         handler, before = self.handler, answer.size
         is_open = not handler.directory.sending.is_exceeded(handler.now()) and answer.throttle_cost_s < CHUNK_S
         end = partition.log.log_end_offset if is_open else cached.fetch_offset
@@ -372,7 +373,7 @@ class Fetch(DelayedOperation):
         return read.buffers, read.size
 
     def _has_counted_enough(self) -> bool:
-        """Whether the bytes that were appended since make an answer. Each byte is counted once, however often partitions move."""
+        """Whether the dirty partitions may have `min_bytes` now. Each byte is counted once, however often the partitions move."""
         total = 0
         for cached in self.session.dirty.values():
             partition = cached.partition
@@ -392,7 +393,7 @@ class Fetch(DelayedOperation):
     # -- answering ----------------------------------------------------------------------------------------------------
 
     def reply(self, answer: Answer) -> None:
-        """Send the answer, and remember in the session what it tells the fetcher."""
+        """Send the answer, and remember in the session which offsets and errors it has."""
         session = self.session
         session.forget_quiet(answer.quiet)
         for response, (cached, size, look_again) in zip(answer.responses, answer.seen, strict=True):
@@ -407,8 +408,8 @@ class Fetch(DelayedOperation):
         self.request.reply(FetchResponse(0, 0, session.id, answer.responses, []), answer.records)
 
     def leave_session_unchanged(self) -> int:
-        """Part from the session without telling it of an answer, because an empty one is sent. Returns the session id for that: 0
-        after a full fetch, whose answer would have to list every partition; its session ends."""
+        """Leave the session as it is, because an empty response is sent instead of an answer. Returns the session id for this
+        response: 0 after a full fetch, whose response would have to list every partition, so its session ends."""
         session = self.session
         self._part()
         if self._is_full and session.id:
@@ -468,7 +469,7 @@ class FetchHandler:
         on_reader: Callable[[TopicIdPartition], None] = lambda key: None,
         reading: ReadersRights | None = None,
     ) -> None:
-        """`reading`: the rights of the consumer that has sent a request; None: everyone may read everything."""
+        """`reading`: makes the rights of the consumer that has sent a request; None: every consumer may read everything."""
         self.directory = directory
         self.failures = failures
         self.sessions = sessions
@@ -483,7 +484,7 @@ class FetchHandler:
         self.reading = reading
         self.now = now
         self.make_fetch: MakeFetch = Fetch
-        """Makes the operation of a request. While consumers have quotas, it is another one (`broker/quotas/limited_fetch.py`)."""
+        """Makes the operation of a request: `LimitedFetch` while consumers have quotas (`broker/quotas/limited_fetch.py`)."""
         self._run_blocking = run_blocking
         self._warming: set[tuple[str, int]] = set()
         """(file, position) of the reads that a thread is bringing into the page cache."""

@@ -63,15 +63,16 @@ class SessionPartition:
         self.has_readers = False
         """Consumers read the partition from this follower, and wait there for the high watermark (KIP-392)."""
         self.readers_high_watermark = -1
-        """The follower's high watermark when it named its position, if it has readers; -1 if not. A session remembers in
-        `sent_high_watermark` what it has told the follower since; a fetch without a session knows only this."""
+        """The follower's high watermark when it named its position, if it has readers; -1 if not. A session also has the high
+        watermark that was sent since (`sent_high_watermark`); a fetch without a session has only this one."""
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.records_are_out = False
         """Records were sent since the fetcher named its position, and its next fetch starts after them. A response that is built
         before that fetch arrives starts at the earlier offset. The fetcher drops it as stale, so its HW has to be sent again."""
         self.sent_error = 0
-        """The error of the last response, to which the fetcher has not reacted yet; the same error again is no news."""
+        """The error of the last response, if the fetcher has not named the partition since. The same error completes no parked
+        fetch."""
 
     def update(self, wanted: FetchPartition) -> None:
         """Take the position that a request names."""
@@ -171,7 +172,7 @@ class FetchSession:
     ) -> None:
         self.id = session_id
         self.principal = principal
-        """Whose session it is: no other principal can continue or end it."""
+        """The owner of the session: no other principal can continue or end it."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         """The session epoch that the next request must name."""
         self.replica_id = replica_id
@@ -268,8 +269,8 @@ class FetchSessionCache:
         return FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now, request.rack_id, principal), False
 
     def full_fetch(self, request: FetchRequest, now: float, principal: Principal = ANONYMOUS) -> FetchSession:
-        """The session of a request that names all its partitions. Its id is 0 if it ends with the answer: the request asked for
-        none, or the cache has no room for it."""
+        """The session of a request that names all its partitions. Its id is 0 if it ends with the response, because the request
+        did not ask for a session or the cache has no room."""
         session = FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now, request.rack_id, principal)
         session.update(request.partitions)
         if request.session_epoch == INITIAL_EPOCH and session.partitions:
@@ -277,7 +278,7 @@ class FetchSessionCache:
         return session
 
     def incremental_fetch(self, request: FetchRequest, now: float, principal: Principal = ANONYMOUS) -> FetchSession:
-        """The session that the request continues, updated by the request."""
+        """The session that the request continues, updated by the request. Raises what `session_for` raises."""
         session = self._sessions.get(request.session_id)
         # A session belongs to one process: another replica, or the same one restarted, cannot continue it.
         if session is None or (session.replica_id, session.replica_epoch) != (request.replica_id, request.replica_epoch):

@@ -55,7 +55,7 @@ class OffsetsHandler:
     """Answers ListOffsets and OffsetForLeaderEpoch requests of a broker."""
 
     def __init__(self, directory: PartitionDirectory, failures: LogFailures, run_blocking: RunBlocking | None = None) -> None:
-        """`run_blocking`: None decodes compressed batches at once."""
+        """`run_blocking`: runs the decoding of compressed batches on a thread; None: they are decoded at once."""
         self._directory = directory
         self._failures = failures
         self._run_blocking = run_blocking
@@ -117,7 +117,7 @@ class OffsetsHandler:
 
 
 class _Lookup:
-    """One ListOffsets request on its way to an answer."""
+    """The state of one ListOffsets request until all its partitions are answered."""
 
     def __init__(self, body: ListOffsetsRequest, guard: Guard, searches: BatchSearches | None) -> None:
         self._guard = guard
@@ -157,7 +157,7 @@ class _Lookup:
         self._open = still_open
 
     def search(self) -> None:
-        """May run on a thread."""
+        """Run the searches of `slow`. May be called on a thread."""
         for search in self.slow:
             search.run()
 
