@@ -4,15 +4,16 @@ A new attempt of a named producer asks for the number of rows that the attempts 
 be committed yet and may be lost with this leader. So the answer holds the high watermark of the same moment, and the client waits
 until the high watermark has passed the offset that it found, in the same leader epoch.
 
-A caller that needs exclusive use of the producer name passes its own epoch. Then a leader answers only if the controllers have
-told it that no older epoch may write; from then on it appends nothing older (`produce_handler.py`). A later leader knows that,
-too, because the metadata that made it leader is newer.
+A caller that needs exclusive use of the producer name passes its own epoch. Then a leader answers only if its metadata says that
+no older epoch may write; from then on it appends nothing older (`produce_handler.py`). Nor does a later leader, because the
+metadata that made it leader is newer.
 
-Without an epoch, an answer may be out of date when it is read, because the attempt before may still be writing. That is harmless:
-batches based on such an answer are refused, as duplicates or for their epoch, and the client asks again.
+Without an epoch, an answer may be out of date when it is read, because the previous attempt may still be writing. That is
+harmless: batches based on such an answer are refused, as duplicates or for their epoch, and the client asks again.
 
-For an operator, the answer has the open transactions: where they begin, and what a marker must name to end them by hand. Whoever
-asks for all producers and names no leader epoch may ask any replica: Kafka's tools look for hanging transactions on one broker.
+For an operator, the answer has the open transactions: where they begin, and the fields of a marker that ends them by hand. A
+request for all producers that names no leader epoch is answered by any replica, because Kafka's tools look for hanging
+transactions on one broker.
 """
 
 from __future__ import annotations

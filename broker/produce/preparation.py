@@ -52,9 +52,9 @@ class Preparation:
         self._may_append = may_append
 
     def begin(self, request: ServerRequest, then: Then) -> PreparedParts | None:
-        """Returns what the append of a request needs. None if a thread prepares it; then `then` is called at the end.
+        """Returns the prepared parts of a request for its append. None if a thread prepares them: `then` is called later.
 
-        A request has nearly always one plain batch per partition; the loop here is all that preparation costs it."""
+        Nearly every request has one plain batch per partition, and needs no more preparation than the loop in this method."""
         body, converting, prepared = request.body, self._directory.converting, PLAIN_UNNAMED
         if converting and any((item.topic_id, item.partition) in converting for item in body.partitions):
             return self._begin(request, then)
@@ -88,7 +88,7 @@ class Preparation:
                 later[index] = config
             else:
                 parts[index] = found
-            # The records of a plain batch are looked through, too. What failed may have taken the whole room.
+            # Plain batches count, too, because their records are checked. A batch that failed may have used all of the room.
             room = max(0, room - max(found.size, len(records))) if isinstance(found, Prepared) else 0
         if not later:
             return parts
@@ -112,8 +112,8 @@ class Preparation:
             self._run_blocking(work, partial(self._go_on, request, parts, later, then))
 
     def _go_on(self, request: ServerRequest, parts: PreparedParts, later: dict[int, LogConfig], then: Then) -> None:
-        """Append on the loop, before the next request of the connection. A closed connection is no reason not to: the producer
-        does not know, and with acks=0 need not be there any more."""
+        """Append on the event loop, before the next request of the connection. The append is also made if the connection is
+        closed: a producer with acks=0 may close it right after it has sent its records."""
         try:
             if not all(index in parts for index in later):
                 raise InternalError("the batches of a produce request could not be prepared")

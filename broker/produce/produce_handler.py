@@ -25,10 +25,10 @@ A request on an older connection than the producer's newest one is refused (`pro
 A producer id counts only after its batch was checked: a batch with a wrong checksum may name any id.
 
 A named producer is refused if the controllers have ended its work epoch, or have given a newer producer exclusive use of the
-name; also on partitions to which the newer producer has not written.
+name, even on partitions to which the newer producer has not written.
 
-Compressed batches are decompressed and checked on a thread if that takes long, and compressed anew if their topic wants another
-codec (`preparation.py`). The connection is on hold meanwhile, as in Kafka, so a producer's batches keep their order.
+Compressed batches are decompressed and checked on a thread if that takes long, and recompressed if their topic has another codec
+(`preparation.py`). The connection is on hold meanwhile, as in Kafka, so a producer's batches keep their order.
 
 In a transaction, the coordinator must know a partition before its first batch is appended (`transactional.py`); this may take the
 request a round trip to the coordinator, with the connection on hold.
@@ -135,7 +135,7 @@ def _fail(response: ProducePartitionResponse, code: ErrorCode, message: str | No
 
 
 def _count_late_failure(partition: Partition, response: ProducePartitionResponse) -> None:
-    """An append failed after the log had taken it. (An append whose condition failed was counted when it was rejected.)"""
+    """Count an append that failed while it waited for its commit. (If its condition failed, it was counted when rejected.)"""
     if not response.error_code:
         partition.metrics.failed_produces += 1
 
@@ -153,8 +153,8 @@ class ProduceHandler:
         may_append: MayAppend = always,
         adder: Adder | None = None,
     ) -> None:
-        """`may_append`: asked before the append of a request that had to wait. If it returns False, it has refused the request.
-        `adder`: adds partitions to transactions; None: there are no transactions."""
+        """`may_append`: called before the append of a request that had to wait. If it returns False, it has refused the request.
+        `adder`: adds partitions to transactions; None: transactions are not supported."""
         self._directory = directory
         self._failures = failures
         self._purgatory = purgatory
@@ -218,7 +218,7 @@ class ProduceHandler:
     def _admit(
         self, admission: Admission, index: int, item: ProducePartition, prepared: Prepared | BrokerError | None
     ) -> Prepared | BrokerError | None:
-        """`prepared`, or the error if the batches belong to no open transaction."""
+        """`prepared`, or the error if the coordinator will not end a transaction of these batches here (`Admission.check`)."""
         partition = self._directory.partitions.get((item.topic_id, item.partition))
         if isinstance(prepared, BrokerError) or partition is None or partition.leader_state is None:
             return prepared
@@ -256,8 +256,9 @@ class ProduceHandler:
         may_be_named: bool,
         is_transactional: bool,
     ) -> tuple[Partition | None, int]:
-        """Append to one partition. Returns the partition with the high watermark that commits its records, or (None, 0) on
-        failure. If a condition of the append does not hold: the high watermark that commits the reason."""
+        """Append to one partition, and fill in its response. Returns the partition and the high watermark that commits its
+        records, or (None, 0) on failure. If a condition of the append does not hold, it is the high watermark that commits the
+        records or the fence because of which it does not hold."""
         key = (item.topic_id, item.partition)
         metrics = self._directory.metrics.departed
         try:
@@ -302,7 +303,7 @@ class ProduceHandler:
         return partition, info.last_offset + 1
 
     def refuse(self, key: TopicIdPartition, response: ProducePartitionResponse, error: BrokerError) -> None:
-        """Answer for one partition with an error, and with the present leader if this broker does not lead."""
+        """Fill in the response of one partition with an error, and with the present leader if this broker does not lead."""
         if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             # If all followers are caught up and there is no consumer, no read would ever find the damage.
             self._failures.on_damage(key)

@@ -16,8 +16,8 @@ A named producer never assigns new sequence numbers: its sequences are row numbe
 follows a gap, whenever it arrives. Several producers may write under one name at once, each on its own connection, until their
 epochs show which is the newest.
 
-**Where this is weak**: a late copy that reaches a broker which the producer has left and not returned to, and which leads again
-by then.
+**Where this is weak**: a broker does not recognise a late copy if it lost the leadership, leads again, and the producer has not
+connected to it since.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PRODUCER_ID = slice(PRODUCER_ID_POS, PRODUCER_ID_POS + 8)
 
 
 class Numbered(Protocol):
-    """A connection: its number, counted per listener in the order in which connections are accepted."""
+    """A connection. `id` ascends in the order in which the broker accepts connections, on all its listeners together."""
 
     id: int
     listener_name: str
@@ -55,7 +55,7 @@ class ProducerConnections:
         False for a malformed batch: the append refuses it."""
         producer_id = bytes(records[_PRODUCER_ID])
         if len(producer_id) < 8 or producer_id[0] & 0xC0:
-            return False  # not idempotent: there is no promise, and no id to compare; or a named producer
+            return False  # not idempotent, so there is no id to compare; or a named producer
         key = (connection.listener_name, producer_id)
         newest = self._newest.get(key, -1)
         if connection.id == newest or not (is_whole(records) if is_known is None else is_known):

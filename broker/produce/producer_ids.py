@@ -1,4 +1,5 @@
-"""Producer ids for idempotent producers (KIP-730): from blocks that the controller allocates; ids of named producers, one by one.
+"""Producer ids for idempotent producers (KIP-730), from blocks that the controller allocates; and the ids of named producers,
+which the controller decides one by one.
 
 A block belongs to this broker alone, so each id is given once in the life of a cluster. If the broker stops, the rest of its
 block is lost; there are 2^62 ids.
@@ -46,7 +47,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """A producer id that was never given before. Raises a retriable `BrokerError` if the controller cannot be reached."""
+        """A producer id that was never given before. Raises BROKER_NOT_AVAILABLE if the controller allocates no block."""
         while self._next >= self._end:
             async with self._lock:
                 if self._next >= self._end:
@@ -67,9 +68,10 @@ class ProducerIds:
         self._end = response.producer_id_start + response.producer_id_len
 
     async def of_name(self, name: str, asked: InitProducerIdRequest) -> InitProducerIdResponse:
-        """The controller's decision about a producer name, which may be a refusal: it is final, whichever broker passes it on.
+        """The controller's decision about a producer name, which may be a refusal. It is final: the client would get the same
+        answer from another broker.
 
-        Raises a retriable `BrokerError` if the controller cannot be reached; then the client asks another broker."""
+        Raises BROKER_NOT_AVAILABLE if the controller cannot be reached; then the client asks another broker."""
         request = InitNamedProducerRequest(
             self._broker_id, self._registration.broker_epoch, name, asked.work_epoch, asked.note, asked.producer_epoch
         )

@@ -1,21 +1,21 @@
 """What a produce request with a transactional id needs before its append: the coordinator must know the partition (KIP-890).
 
-Otherwise no marker would come to the partition, and the transaction would hang there: readers of committed records would wait for
-its end for ever. So the first batch of a transaction in a partition waits for the coordinator. Later ones do not: the log has the
-open transaction then, and the coordinator's marker is what ends it.
+Otherwise the coordinator would send no marker to the partition, and the transaction would hang there: readers of committed
+records would wait for its end for ever. So the first batch of a transaction in a partition waits for the coordinator. Later ones
+do not: the log has the open transaction then, and only the coordinator's marker ends it.
 
     version 4, TV2    the coordinator adds the partition to the producer's transaction, or begins one with it
     version 3, TV1    the coordinator confirms that the producer has added the partition
 
-Meanwhile the transaction may end. Its marker may even be in the log already when the answer is looked at, and a batch behind it
-would belong to no transaction of the coordinator. In TV2 the marker has a higher producer epoch, so the log refuses the batch. In
-TV1 it has the same one, so the append is refused if the partition got a marker of the producer since the question.
+Meanwhile the transaction may end. Its marker may be in the log before the answer arrives, and a batch behind it would belong to
+no transaction of the coordinator. In TV2 the marker has a higher producer epoch, so the log refuses the batch. In TV1 it has the
+same epoch, so the append is refused if the partition got a marker of the producer since the question was sent.
 
 The epoch is compared before the coordinator is asked (KAFKA-19690): a producer that was fenced by a marker gets
 INVALID_PRODUCER_EPOCH from the log, and aborts.
 
 In TV2 every transaction has an epoch of its own, whose sequences begin at 0. So a first batch with another sequence is refused if
-the log does not know the producer: the batch before it was refused, and is sent again (KAFKA-14402).
+the log has no batch of the producer since its last marker: the batch before was refused, and is sent again (KAFKA-14402).
 
 All partitions of a request are asked for at once. The connection is on hold meanwhile, so a producer's batches keep their order.
 """
@@ -46,7 +46,7 @@ Then = Callable[[ServerRequest, PreparedParts, Admission], None]
 
 
 class TransactionalProduce:
-    """Asks the coordinators about the requests of one broker."""
+    """Has the transaction coordinators admit the produce requests of one broker."""
 
     def __init__(self, directory: PartitionDirectory, adder: Adder | None, may_append: MayAppend) -> None:
         """`adder`: None refuses requests with a transactional id."""
@@ -55,7 +55,8 @@ class TransactionalProduce:
         self._may_append = may_append
 
     def check(self, body: ProduceRequest) -> None:
-        """Refuse a request with a transactional id as a whole, before anything is done for it."""
+        """Refuse a request with a transactional id as a whole, before anything is done for it. Raises INVALID_REQUEST or
+        INVALID_REQUIRED_ACKS."""
         if self._adder is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
         if not body.transactional_id:
@@ -66,7 +67,8 @@ class TransactionalProduce:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a conditional append cannot be part of a transaction")
 
     def begin(self, request: ServerRequest, parts: PreparedParts, then: Then) -> None:
-        """Call `then` when the partitions of the request may be appended to. Those that may not have an error in its parts."""
+        """Call `then` when the coordinator has answered, or at once if it need not be asked. The parts have an error for each
+        partition that must not be appended to."""
         body = request.body
         admission = Admission(*_producer_of(body), TV2 if request.api_version >= VERSION_TV2 else TV1)
         parts = dict(parts)
@@ -113,8 +115,8 @@ class TransactionalProduce:
     def _on_answer(
         self, request: ServerRequest, parts: PreparedParts, admission: Admission, then: Then, error: BrokerError | None
     ) -> None:
-        """Append, before the next request of the connection. A closed connection is no reason not to: the producer may find out
-        by a retry."""
+        """Append, before the next request of the connection. The append is also made if the connection is closed: then the
+        producer's retry is a duplicate."""
         if error is not None:
             parts.update(dict.fromkeys(admission.confirmed, error))
         try:
@@ -127,7 +129,8 @@ class TransactionalProduce:
 
 
 def _producer_of(body: ProduceRequest) -> tuple[int, int]:
-    """The id and the epoch of the request's producer; (-1, -1) if no batch can be read, so that all are refused."""
+    """The id and the epoch of the request's producer; (-1, -1) if no batch can be read, so that all are refused. Raises
+    INVALID_REQUEST, INVALID_RECORD or INVALID_PRODUCER_ID_MAPPING."""
     producer = (-1, -1)
     for records in body.records:
         for header in _headers(records):
