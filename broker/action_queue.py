@@ -1,6 +1,6 @@
 """Collects the requests to re-check at the end of the current event-loop iteration (Kafka's ActionQueue).
 
-Partitions report what moved. It is noted in two dirty sets, and one pass at the end of the iteration serves them. So several
+Partitions report their changes, which fill three dirty sets, and one pass at the end of the iteration serves these. So several
 follower fetches that arrive in one iteration cost one pass over the waiting produces, and several appends cost one answer to a
 parked follower. Nothing is scanned: a request that is in no set costs nothing.
 
@@ -8,7 +8,7 @@ What is re-checked:
 
     the log end moved          followers' parked fetches
     the high watermark moved   waiting produces, consumers' parked fetches, and those of followers that have readers of the
-                               partition (KIP-392); other followers hear of it in their next response
+                               partition (KIP-392); other followers get it with their next response
     the ISR changed            waiting produces (the ISR may be below the minimum now), and waiting deletions
     the log start moved        followers' parked fetches, and waiting deletions
     the low watermark moved    waiting deletions
@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 
 
 class ActionQueue:
-    """The observer of all partitions of a broker."""
+    """The observer of all partitions of a broker (`PartitionObserver`)."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
@@ -103,7 +103,7 @@ class ActionQueue:
             self._call_soon(self.run)
 
     def run(self) -> None:
-        """Re-check every request that was noted. Requests that are noted meanwhile are served in the next iteration."""
+        """Re-check the requests of the dirty sets. Requests that enter them meanwhile are re-checked in the next iteration."""
         self._is_scheduled = False
         produces, self._produces = self._produces, {}
         deletions, self._deletions = self._deletions, {}

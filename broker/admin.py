@@ -1,9 +1,9 @@
 """Serving a client's requests about the cluster: Metadata, DescribeCluster, DescribeConfigs, InitProducerId and admin changes.
 
-Questions are answered from the broker's own metadata image. Changes are decided by the controller: the broker forwards them to
-the active one (as KIP-590 does). Before it tells the client that a topic was created, deleted or extended, it waits a moment
-until its own image shows the change. So a client that creates a topic and then produces through the same broker does not race
-with the metadata log.
+The broker answers questions from its own metadata image, and forwards changes, and questions about the quorum or running
+reassignments, to the active controller (as KIP-590 does). Before it responds to a change, it waits up to `OWN_IMAGE_WAIT_S` until
+its own image shows the change. So a client that creates a topic and then produces through the same broker does not race with the
+metadata log.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ from strandline.protocol.rpc.server import Handler, ServerRequest
 
 FORWARD_TIMEOUT_MS = 30_000
 FORWARD_TIMEOUT_MS_MAX = 60_000
-"""The longest timeout of a forwarded request, whatever the client asks for: a broker without a controller must answer some
-time."""
+"""The longest timeout of a forwarded request, whatever the client asks for, so that a broker without a controller responds in the
+end."""
 MUTED_S_MAX = 1.0
 """How long the connection of a client is muted whose request the controller has refused because of a quota. Such a quota may need
 hours, and the connection serves other requests, too."""
@@ -117,8 +117,8 @@ class AdminHandlers:
         init_transactional: Callable[[ServerRequest], Awaitable[None] | None],
         check_name: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`init_transactional`: answers InitProducerId with a transactional id. `check_name`: raises the error of a producer name
-        that is a transactional id."""
+        """`init_transactional`: answers InitProducerId with a transactional id. `check_name`: raises a `BrokerError` if the name
+        of a producer is a transactional id."""
         self._config = config
         self._metadata = metadata
         has_authorizer = bool(config.values.get("authorizer.class.name"))
@@ -221,7 +221,7 @@ class AdminHandlers:
     # -- the controller's decisions -----------------------------------------------------------------------------------
 
     async def handle_forwarded(self, request: ServerRequest) -> None:
-        """Forward a request to the active controller and its answer to the client, with any error in it."""
+        """Forward a request to the active controller, and its response, with any errors, to the client."""
         body = request.body
         timeout_ms = min(max(getattr(body, "timeout_ms", FORWARD_TIMEOUT_MS), 1), FORWARD_TIMEOUT_MS_MAX)
         response = await self._forwarder.forward(request, timeout_ms)
@@ -307,7 +307,7 @@ def _has_partitions(image: MetadataImage, name: str, count: int) -> bool:
 
 
 def _has_leader(image: MetadataImage, name: str, index: int, *, preferred: bool) -> bool:
-    """Whether the partition has a leader, with `preferred` the first of its replicas. A partition that is gone needs none."""
+    """Whether the partition has a leader, with `preferred` the first of its replicas; true if the partition was deleted."""
     topic = image.topic(name)
     partition = topic.partitions.get(index) if topic is not None else None
     if partition is None:

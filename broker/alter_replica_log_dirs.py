@@ -1,7 +1,7 @@
-"""Serving AlterReplicaLogDirs: replicas of this broker move to other log directories (KIP-113).
+"""Serving AlterReplicaLogDirs: moves replicas of this broker to other log directories (KIP-113).
 
-The directory is checked before the partition, as in Kafka. The answer says which moves have begun. Each of them goes on in the
-background (`moves/mover.py`), also after a restart.
+The directory is checked before the partition, as in Kafka. A result without an error means that the move has begun. It continues
+in the background (`moves/mover.py`), even after a restart.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Requests to other brokers: one connection for each broker, opened when there is a request for it.
 
-The transaction coordinator sends its markers this way, and leaders ask the coordinator to add partitions. A broker that is itself
-the other side is asked over the network too, like any other.
+The transaction coordinator sends its markers this way, and leaders ask the coordinator to add partitions. A broker that is leader
+and coordinator sends these requests to itself over the network, too.
 
 A connection belongs to one registration of the other broker. When its address or its broker epoch changes, the next request
-opens a new connection, and those in flight on the old one fail. Every failure is a retriable `BrokerError`: whether the other
-broker has seen the request is not known then.
+opens a new connection, and those in flight on the old one fail. A request without a response raises a retriable `BrokerError`: it
+is not known whether the other broker has handled it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BrokerChannels:
     def __init__(
         self, broker_id: int, target_of: Callable[[int], BrokerTarget | None], security: ClientSecurity = NO_SECURITY
     ) -> None:
-        """`target_of`: the present registration of a broker; None: it is not known."""
+        """`target_of`: returns the present registration of a broker; None if it has none."""
         self._client_id = f"broker-{broker_id}"
         self._target_of = target_of
         self._security = security
@@ -46,8 +46,8 @@ class BrokerChannels:
         self._is_closed = False
 
     async def request(self, broker_id: int, api_key: int, body: Message, timeout_ms: int) -> Message:
-        """Send a request and return its answer, within `timeout_ms` altogether. Raises a retriable `BrokerError` without one; a
-        refusal of the other broker is raised with its code."""
+        """Send a request and return its response. Raises a retriable `BrokerError` if there is none within `timeout_ms`, which
+        includes the time to connect, and the `BrokerError` by which the other broker refuses the request."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection = await self._channel(broker_id).connection.ready()
@@ -69,7 +69,8 @@ class BrokerChannels:
         return sorted(broker_id for broker_id, channel in self._channels.items() if channel.connection.is_open)
 
     def _channel(self, broker_id: int) -> _Channel:
-        """The channel to the present registration of a broker. Raises BROKER_NOT_AVAILABLE."""
+        """The channel to the present registration of a broker. Raises BROKER_NOT_AVAILABLE if it is not registered, or after
+        `close`."""
         target = None if self._is_closed else self._target_of(broker_id)
         known = self._channels.get(broker_id)
         if known is not None and known.target == target:

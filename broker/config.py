@@ -1,6 +1,6 @@
 """A broker's configuration file: typed values of the keys in `controller/metadata/node_keys.py`.
 
-All values are checked at the start, and so are relations between them. `dynamic_config.py` has later changes.
+All values, and relations between them, are checked at the start. `dynamic_config.py` applies later changes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PARSED = frozenset(
         "kafka.listener.names",
     }
 )
-"""Keys whose fields hold more than the value of the key: an address as a Listener, a default that depends on another key."""
+"""Keys whose fields do not hold the plain value: an address is a `Listener`, or the default depends on another key."""
 
 
 def key_of(field: str) -> str:
@@ -54,8 +54,8 @@ class BrokerConfig:
     """A broker's settings, checked.
 
     The fields are the settings that the broker acts on. A field that is named after its key, with underscores for dots, holds the
-    value of that key; the meaning and the unit are in the table above. `values` holds every key, for code that shows or passes on
-    settings that they do not act on."""
+    value of that key; its meaning and unit are in `controller/metadata/node_keys.py`. `values` holds every key, for code that
+    shows settings or passes them on."""
 
     node_id: int
     cluster_id: str
@@ -157,7 +157,7 @@ class BrokerConfig:
         return config
 
     def changed_by(self, values: Mapping[str, Any]) -> BrokerConfig:
-        """The configuration with these parsed values of keys in place of its own. `given` stays that of the file."""
+        """A copy of the configuration with these parsed values, by key. `given` is still that of the file."""
         of_fields = {field: values[key] for field, key in _FIELDS.items() if key in values}
         return replace(self, values={**self.values, **values}, **of_fields)
 
@@ -199,7 +199,7 @@ class BrokerConfig:
             raise UsageError(f"config inter.broker.listener.name: there is no listener {self.inter_broker_listener_name!r}")
         self._check_kafka(names)
         if self.advertised_listeners is None:
-            _refuse_wildcards("listeners", self.listeners, " unless advertised.listeners says how others reach this broker")
+            _refuse_wildcards("listeners", self.listeners, " unless advertised.listeners has the addresses for clients")
         else:
             _refuse_wildcards("advertised.listeners", self.advertised_listeners, "")
             if [listener.name for listener in self.advertised_listeners] != names:
@@ -253,7 +253,7 @@ _FIELDS = {field.name: key for field in fields(BrokerConfig) if (key := key_of(f
 
 
 def _refuse_keys_of_controllers(values: Mapping[str, Any]) -> None:
-    """The controllers decide on unclean elections, and do not know a broker's file: a value in it would be ignored."""
+    """Refuse keys of unclean elections. The controllers decide on those, and do not read a broker's file."""
     for name in ("unclean.leader.election.enable", "unclean.recovery.strategy"):
         if values[name] != _BY_NAME[name].default:
             raise UsageError(
@@ -264,4 +264,5 @@ def _refuse_keys_of_controllers(values: Mapping[str, Any]) -> None:
 def _refuse_wildcards(key: str, listeners: tuple[Listener, ...], unless: str) -> None:
     for listener in listeners:
         if listener.host in ("", "0.0.0.0", "::"):
-            raise UsageError(f"config {key}: others cannot connect to host {listener.host!r}; name a real one{unless}")
+            problem = f"clients and other nodes cannot connect to host {listener.host!r}"
+            raise UsageError(f"config {key}: {problem}; name a real one{unless}")

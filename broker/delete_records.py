@@ -1,16 +1,18 @@
 """Serving DeleteRecords: a leader moves its log start up, so that the records below it cannot be read any more (KIP-107).
 
     before_offset                          answer
-    -1                                     as the high watermark
+    -1                                     the same as for the high watermark
     above the high watermark               OFFSET_OUT_OF_RANGE
-    at or below the log start              nothing changes; the low watermark
-    of the metadata log                    INVALID_TOPIC_EXCEPTION
+    at or below the log start              the low watermark; the log start does not move
+
+    topic                                  answer
+    an internal topic, the metadata log    INVALID_TOPIC_EXCEPTION
     cleanup.policy is `compact` alone      POLICY_VIOLATION: the newest value of a key may be old, and must stay
 
 The leader moves its log start at once. Each follower learns it from a fetch response, moves its own, and names it in its next
 fetch. The request waits for the low watermark, which is the smallest log start of the replicas that are alive, so that no later
 leader shows the records again. If the time of the request ends first, the answer is REQUEST_TIMED_OUT, although the leader has
-deleted the records. A follower that is down moves its log start when it is back.
+deleted the records. A follower that is down moves its log start after its return.
 
 The request also waits until the leader's log start is on its disk (`log_start_saver.py`). The segments below it are removed by
 the next round of retention.
@@ -65,7 +67,7 @@ class DelayedDeleteRecords(DelayedOperation):
         partition.deletions.add(offset, index, self, partition.leader_epoch)
 
     def on_reached(self, index: int) -> None:
-        """No replica of one partition that is alive shows the records any more."""
+        """Called when the low watermark of one partition has reached its offset: no active replica serves the records now."""
         leader_state = self._partitions[index].leader_state
         assert leader_state is not None
         self.responses[index].low_watermark = leader_state.low_watermark()
@@ -80,7 +82,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._maybe_complete()
 
     def on_saved(self) -> None:
-        """The log starts were written, or a disk has failed."""
+        """Called when the log starts were written, or a disk has failed."""
         self._is_saved = True
         offline = self._directory.offline
         if len(offline) > 0:
@@ -103,7 +105,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._request.reply(DeleteRecordsResponse(self.responses))
 
     def _fail_others(self, code: ErrorCode, keys: Collection[TopicIdPartition] | None = None) -> None:
-        """Fail the partitions that are not waited for: all of them, or those of `keys`."""
+        """Fail the partitions that no longer wait for their low watermark: all of them, or those of `keys`."""
         for index, response in enumerate(self.responses):
             is_meant = keys is None or (response.topic_id, response.partition) in keys
             if is_meant and not response.error_code and index not in self._partitions:
@@ -165,8 +167,8 @@ class DeleteRecordsHandler:
 
 
 def check_policy(topic: str, config: LogConfig) -> None:
-    """Refuse to delete from a topic that is compacted and not deleted. A topic without any policy keeps its records until this
-    request deletes them (KIP-1161)."""
+    """Raises POLICY_VIOLATION if the topic's cleanup.policy has `compact` and not `delete`. A topic without any policy keeps its
+    records until this request deletes them (KIP-1161)."""
     if config.compacts and not config.deletes:
         text = f"{topic} is compacted: its cleanup.policy must have 'delete' before records can be deleted by offset"
         raise BrokerError(ErrorCode.POLICY_VIOLATION, text)

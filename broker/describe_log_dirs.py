@@ -60,7 +60,7 @@ class DescribeLogDirsHandler:
         )
 
     def _asked(self, asked: list[DescribableLogDirTopic] | None) -> Iterator[Partition]:
-        """The replicas here of the requested topics and partitions; with None, all."""
+        """This broker's replicas of the requested topics and partitions; all of its replicas if `asked` is None."""
         image, partitions = self._directory.image, self._directory.partitions
         if asked is None:
             topics = image.topics_by_id.values()

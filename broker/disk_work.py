@@ -12,7 +12,7 @@ from strandline.storage.files import DiskError
 logger = get_logger(__name__)
 
 RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
-"""Runs the first callable on a thread and then the second on the loop, whether the first failed or not."""
+"""Runs the first callable on a thread, and then the second on the loop, even if the first has failed."""
 
 
 class DiskWork:
@@ -23,11 +23,11 @@ class DiskWork:
         self._on_disk_error = on_disk_error
 
     def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
-        """Run `work`, and `then` on the loop afterwards, also if the work failed."""
+        """Run `work`, and then `then` on the loop, even if the work has failed."""
         self.run_each((work,), then)
 
     def run_each(self, works: Sequence[Callable[[], None]], then: Callable[[], None] | None = None) -> None:
-        """Run all of `works`, whichever of them fail: one for each disk. Then run `then` on the loop."""
+        """Run all of `works`, even if some of them fail, and then `then` on the loop."""
         failures: list[DiskError] = []
 
         def guarded() -> None:
@@ -51,7 +51,7 @@ class DiskWork:
 
 
 def run_blocking(work: Callable[[], None], then: Callable[[], None], pool: ThreadPoolExecutor | None = None) -> None:
-    """Run `work` on a thread and then `then` on the loop, whether the work failed or not. `pool`: by default the loop's."""
+    """Run `work` on a thread, and then `then` on the loop, even if the work has failed. `pool`: by default the loop's."""
 
     def on_done(done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
@@ -62,8 +62,8 @@ def run_blocking(work: Callable[[], None], then: Callable[[], None], pool: Threa
 
 
 class WorkThreads:
-    """A few threads for work that takes the processor instead of the disk. Reads of the disk do not wait behind it, and the event
-    loop competes with a few threads only. Called as a `RunBlocking`."""
+    """A few threads for work that needs the processor and not the disk, so that reads of the disk do not wait for it, and few
+    threads compete with the event loop. Called as a `RunBlocking`."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="work")
@@ -77,7 +77,7 @@ class WorkThreads:
         run_blocking(work, unless_stopped, self._pool)
 
     def resize(self, count: int) -> None:
-        """Change the number of threads. Work that was handed over before still runs on the old ones."""
+        """Change the number of threads. Work that was submitted before still runs on the old ones."""
         if self._is_stopped:
             return
         before, self._pool = self._pool, ThreadPoolExecutor(count, thread_name_prefix="work")

@@ -1,10 +1,10 @@
-"""A broker's configuration as it is now: its file, and above it the values that were changed while it runs.
+"""A broker's present configuration: its file, overridden by the values that were set while it runs.
 
     value of one broker  >  value of all brokers  >  the broker's file  >  default
 
 The values above the file are in the metadata log (`strandline config set`, IncrementalAlterConfigs). A part of the broker that
-uses a dynamic key gets each change by a callback, and never polls. The defaults of topics (`log.segment.bytes`, ...) take another
-way, because a topic may override them: `MetadataImage.topic_config` and `metadata_applier.py`.
+uses a dynamic key gets each change by a callback, and never polls. The defaults of topics (`log.segment.bytes`, ...) are not
+applied here, because a topic may override them, but by `metadata_applier.py` with `MetadataImage.topic_config`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DynamicConfig:
         self._listeners.append(_Listener(found, on_change))
 
     def apply_delta(self, delta: MetadataDelta) -> None:
-        """Take over the values of the image after the delta."""
+        """Apply the values of the image after the delta."""
         own = (RESOURCE_BROKER, str(self._static.node_id))
         if (RESOURCE_BROKER, "") in delta.changed_configs or own in delta.changed_configs:
             self._take_over(delta.image)
@@ -69,8 +69,8 @@ _NAMES = tuple(key.name for key in BROKER_KEYS if key.update is not Update.RESTA
 
 
 def _valid_values(image: MetadataImage, broker_id: int) -> Iterator[tuple[str, Any]]:
-    """The values of all brokers and of this one, parsed; of a key in both, that of this one comes last. A value that this version
-    does not accept was stored by another one; it is left out, so that the value below it counts."""
+    """The parsed values, first those for all brokers, then those for this one, which override them. A value that this version
+    does not accept was stored by another version; it is left out and logged, so the value that it overrides is used."""
     layers: tuple[Mapping[str, str], ...] = (image.config(RESOURCE_BROKER, ""), image.broker_overrides(broker_id))
     for layer in layers:
         for name in _NAMES:

@@ -22,7 +22,7 @@ from strandline.storage.log.log import FlushWork, Log, LogConfig
 logger = get_logger(__name__)
 
 LOGS_PER_TURN = 50
-"""Number of logs per iteration of the event loop, so that requests are served in between."""
+"""How many logs a periodic task visits in one iteration of the event loop, so that requests are served in between."""
 
 
 class LogManagerTasks:
@@ -38,7 +38,7 @@ class LogManagerTasks:
         self._interrupted = False
         """Set on the loop; the recovering thread reads it between two logs."""
         self.logs = 0
-        """The number of logs found at the start. This and the next two show the progress of the recovery."""
+        """How many logs were found at the start. With `logs_recovered` and `recovered` it shows the progress of the recovery."""
         self.logs_recovered = 0
         self.recovered = False
 
@@ -81,8 +81,8 @@ class LogManagerTasks:
             logger.info("logs.recovered", log_dir=log_dir.path, logs=len(existing), clean=log_dir.was_clean)
 
     def checkpoint(self) -> None:
-        """Flush closed segments on a thread, then write the recovery-point checkpoint, which says that they are durable; for each
-        directory by itself."""
+        """For each log directory by itself: flush closed segments on a thread, then write the recovery-point checkpoint, which
+        records that they are durable."""
         for log_dir in self._log_dirs.online:
             work = log_dir.flush_work()
             self._aside(partial(_flush, work), partial(self._on_flushed, log_dir, work))
@@ -93,7 +93,7 @@ class LogManagerTasks:
         self._aside(log_dir.checkpoints().write)
 
     def _aside(self, work: Callable[[], object], then: Callable[[], None] | None = None) -> None:
-        """Run `work` on a thread, then `then` on the loop. A disk error is reported instead."""
+        """Run `work` on a thread, then `then` on the loop. If the work fails, report the disk error or log the failure."""
 
         def on_done(done: asyncio.Future[object]) -> None:
             error = None if done.cancelled() else done.exception()
@@ -111,14 +111,14 @@ class LogManagerTasks:
         self._for_each(replicas, lambda log_: log_.maybe_flush(now_ms))
 
     def delete_old_segments(self, replicas: ReplicaManager) -> None:
-        """Apply retention, and forget the state of producers that have been silent for long. Files are removed on a thread,
-        because unlinking a large one may take 100 ms, and `file.delete.delay.ms` later, or when the broker starts again."""
+        """Apply retention, and forget the state of producers that have been silent for long. Files are unlinked
+        `file.delete.delay.ms` later, or when the broker starts again, on a thread, because a large one may take 100 ms."""
         now_ms = self._wall_clock_ms()
 
         def visit(log_: Log) -> None:
             log_.expire_producers(now_ms, replicas.image.knows_producer)
             log_.drop_indexes()
-            if not log_.is_being_cleaned:  # its round ends with retention
+            if not log_.is_being_cleaned:  # the cleaner applies retention at the end of its round
                 self.apply_retention(log_)
 
         self._for_each(replicas, visit)
@@ -142,8 +142,8 @@ class LogManagerTasks:
                 logger.warning("logs.segment_not_removed", path=path, reason=str(e))
 
     def _for_each(self, replicas: ReplicaManager, action: Callable[[Log], object]) -> None:
-        """Call `action` with each log: some now, the others in the next iterations of the event loop. A partition that is deleted
-        meanwhile is skipped."""
+        """Call `action` with each log, `LOGS_PER_TURN` in each iteration of the event loop. A partition that is deleted meanwhile
+        is skipped."""
         keys = list(replicas.partitions)
 
         def visit(start: int) -> None:

@@ -1,8 +1,8 @@
-"""Writes the log start checkpoint soon after a log start has moved, beside the event loop.
+"""Writes the log start checkpoint soon after a log start has moved, on a thread.
 
 Records below the log start stay in their segments for a while. If a broker restarted before its new log start is on the disk,
-they could be read again. The periodic checkpoint comes too late for that: DeleteRecords is answered when its log start is
-written.
+they could be read again. So the response to DeleteRecords waits until the log start is written, and cannot wait for the periodic
+checkpoint.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class LogStartSaver:
         self._disk_work = disk_work
         self._is_writing = False
         self._is_due = False
-        """A log start has moved since the write in progress began."""
+        """Whether a log start has moved since the write in progress began."""
         self._waiting: list[Callable[[], None]] = []
 
     def save(self, then: Callable[[], None] | None = None) -> None:
-        """Write the present log starts, and call `then` on the loop afterwards, also if a disk failed."""
+        """Write the present log starts, and then call `then` on the loop, even if a disk has failed."""
         if then is not None:
             self._waiting.append(then)
         self._is_due = True

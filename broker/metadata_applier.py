@@ -5,8 +5,8 @@ partitions that this broker leads, then those that it follows. A partition's fet
 starts over only when the leader epoch advanced. Last, the leaders look at the brokers that were fenced or unfenced.
 
 A delta may bring thousands of new partitions (a topic, a reassignment), whose logs take seconds to create. So they are created
-in slices, between which the event loop serves requests; a request for one that is not there yet is refused as by a broker that is
-no replica. A delta that comes meanwhile is applied afterwards.
+in slices, between which the event loop serves requests. A request for a partition that is not created yet is refused as if this
+broker were not a replica. A delta that arrives meanwhile is applied afterwards.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from strandline.storage.log.log_config import LogConfig
 logger = get_logger(__name__)
 
 ROLE_LINES_MAX = 100
-"""Roles, or deletions, of one delta that get a log line each. With more, they are only counted: a thousand lines take 50 ms of a
-fail-over."""
+"""If a delta has more roles, or deletions, than this, they are only counted, and not logged one by one: a thousand log lines
+lengthen a fail-over by 50 ms."""
 NEW_PER_SLICE = 500
 """New partitions that are created at a time: 50 to 200 ms."""
 
@@ -91,19 +91,19 @@ class MetadataApplier:
         self._logs_roles = True
         """Whether each role of the present delta gets a log line."""
         self._deltas: deque[Delta] = deque()
-        """The delta that is being applied, and those that have come since."""
+        """The delta that is being applied, and those that have arrived since."""
         self._rest: deque[tuple[TopicIdPartition, PartitionRegistration, Take]] = deque()
         """The new partitions of the first delta that are not created yet."""
 
     def apply_delta(self, delta: MetadataDelta, broker_epoch: int, then: Callable[[], None]) -> None:
-        """Make the partitions agree with the image after the delta. `broker_epoch`: of this broker's registration. `then` is
-        called when that is done: at once, unless this delta or one before it brings very many partitions."""
+        """Make the partitions agree with the image after the delta. `broker_epoch`: that of this broker's registration. `then` is
+        called when that is done: before this returns, unless this delta or an earlier one brings very many partitions."""
         self._deltas.append(Delta(delta, broker_epoch, then))
         if len(self._deltas) == 1:
             self._apply_first()
 
     def abandon(self) -> None:
-        """Apply nothing any more: the broker stops."""
+        """Drop the deltas that are not applied yet, because the broker stops."""
         self._deltas.clear()
         self._rest.clear()
 
@@ -132,8 +132,8 @@ class MetadataApplier:
         self._directory.metrics.metadata_apply.observe(self._doors.stopwatch() - began_at)
 
     def _go_on(self) -> None:
-        """In a later turn of the event loop, create the next partitions of the delta, or apply the next one. If there is neither,
-        nothing is left to do."""
+        """If the delta has more new partitions, create them in a later iteration of the event loop. Otherwise the delta is done,
+        and the next one, if there is one, is applied in a later iteration."""
         if self._rest:
             self._call_later(0.0, self._create_slice)
             return
@@ -197,7 +197,7 @@ class MetadataApplier:
             self._take_role(delta, key, registration, self._follow)
 
     def _without_rest(self, leaders: list[Registered], followers: list[Registered]) -> tuple[list[Registered], list[Registered]]:
-        """These partitions without the new ones that later slices create."""
+        """The given partitions without the new ones beyond `NEW_PER_SLICE`, which go to `_rest` for later slices."""
         roles = [*((*each, self._lead) for each in leaders), *((*each, self._follow) for each in followers)]
         new = [role for role in roles if role[0] not in self._directory.partitions]
         self._rest.extend(new[NEW_PER_SLICE:])
@@ -270,7 +270,7 @@ class MetadataApplier:
         registration = self._directory.image.partition(key)
         may_be_new = registration is None or registration.leader_epoch == 0 or self._is_being_added(registration)
         if not may_be_new and self._log_dirs.find(name, key[1], key[0]) is None:
-            # Nothing of the log is left. It is not eligible for what it had.
+            # The log is gone, so this replica must not be elected for the records that it had.
             self._failures.report_loss(key)
         open_log = partial(
             self._log_dirs.open_log,
@@ -287,7 +287,7 @@ class MetadataApplier:
             return open_log()
 
     def _is_being_added(self, registration: PartitionRegistration) -> bool:
-        """Whether a reassignment adds the replica here, which then starts without a log. If it was ever in sync, it had one."""
+        """Whether a reassignment adds the replica here, and it is not in the ISR or ELR: then it may have no log yet."""
         broker_id = self._directory.broker_id
         had_a_log = broker_id in registration.isr or broker_id in registration.elr
         return broker_id in registration.adding_replicas and not had_a_log
@@ -307,7 +307,7 @@ class MetadataApplier:
         return not is_new and self._log_dirs.may_be_offline(name, key[1], key[0])
 
     def _delete(self, key: TopicIdPartition, reason: ErrorCode) -> list[str]:
-        """Returns the directory that is left of the log, if any."""
+        """Remove the partition and rename its log directory. Returns the new path, for `_discard`, if there is one."""
         self._directory.converting.discard(key)
         self._directory.offline.pop(key, None)
         partition = self._directory.partitions.pop(key, None)
@@ -327,7 +327,7 @@ class MetadataApplier:
         return [] if path is None else [path]
 
     def _discard(self, paths: list[str]) -> None:
-        """Remove renamed directories, on a thread if there is one, because they may be large. Many are one piece of work."""
+        """Remove renamed directories, on threads if there are any, because they may be large. Many of them share one thread."""
         works = [partial(self._log_dirs.files.remove_tree, path) for path in paths]
         if len(works) > ROLE_LINES_MAX:
             self._disk_work.run_each(works)
@@ -367,9 +367,10 @@ class MetadataApplier:
         return self._directory.image.topic_config(name, broker_id=self._directory.broker_id, static=self._topic_defaults)
 
     def _on_brokers_changed(self, changed: list[int]) -> None:
-        """The high watermark does not wait for a follower that is fenced now, and an unfenced follower may join the ISR.
+        """Raise high watermarks that no longer wait for a fenced follower, and propose unfenced followers for the ISR.
 
-        Such a follower may have caught up before this broker learned that it is active; its next fetch may be a long poll away.
+        An unfenced follower may have caught up before this broker learned that it is active, and its next fetch may be a long
+        poll away.
         """
         for partition in self._directory.partitions.values():
             if partition.leader_state is not None:

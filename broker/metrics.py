@@ -39,15 +39,16 @@ class TopicMetrics:
         self.follower_bytes_out = 0
         """The part of `bytes_out` that this broker sent from partitions that it follows (KIP-392)."""
         self.nominations = 0
-        """Fetches of consumers that this broker answered with the id of a replica in the consumer's rack, for each partition."""
+        """Partitions of consumers' fetches that were answered with the id of a replica in the consumer's rack (KIP-392)."""
         self.replication_bytes_in = 0
         """Bytes of records fetched from leaders."""
         self.replication_bytes_out = 0
         """Bytes of records sent to followers."""
         self.produces = 0
-        """Counts each partition of a request, as do the next three."""
+        """Partitions of Produce requests, as is `failed_produces`."""
         self.failed_produces = 0
         self.fetches = 0
+        """Reads of the log for fetches, and the partitions of Fetch responses that have an error (`failed_fetches`)."""
         self.failed_fetches = 0
 
     def add(self, other: TopicMetrics) -> None:

@@ -32,8 +32,8 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 SLACK_S = 0.005
-"""The timer also expires what is due so soon. The fetches of an idle cluster's followers are due within milliseconds of each
-other, and each wake-up of an idle broker costs more than what it does."""
+"""The timer also expires operations that are due within this time after it. The fetches of an idle cluster's followers are due
+within milliseconds of each other, and a wake-up of an idle broker costs more than to expire a fetch."""
 
 _QUEUES_MAX = 1000
 _EMPTY_QUEUES_MAX = 8
@@ -244,7 +244,7 @@ class WatermarkWatchers:
         return reached
 
     def fail(self, error_code: int) -> None:
-        """Fail all waiters: the watermark will not reach their offsets, or the ISR is too small for their guarantee."""
+        """Fail all waiters, because the leadership has ended or the ISR is smaller than the min ISR."""
         for _, index, waiter in self._take_all():
             waiter.on_failed(index, error_code)
 

@@ -1,8 +1,8 @@
 """Serving GetReplicaLogInfo: where the logs of replicas on this broker end (KIP-966).
 
-The controller asks before an unclean election, and `strandline recover` asks for an operator. The answer is of one moment. It is
-of use only for a partition without a leader, because there no record arrives. A replica whose log is offline or damaged is
-answered with KAFKA_STORAGE_ERROR: it must not be elected.
+The controller asks before an unclean election, and `strandline recover` asks for an operator. The answer may be used only for a
+partition without a leader, whose log does not change meanwhile. For a replica whose log is offline or damaged it has
+KAFKA_STORAGE_ERROR: such a replica must not be elected.
 """
 
 from __future__ import annotations

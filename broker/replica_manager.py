@@ -139,7 +139,7 @@ class ReplicaManager:
 
     @property
     def disk_error(self) -> DiskError | None:
-        """The error that took the last log directory offline; None while one is in order."""
+        """The error that took the last log directory offline; None while a log directory is online."""
         return self.directory.disk_error
 
     @property
@@ -148,12 +148,12 @@ class ReplicaManager:
         return len(self.failures.offline)
 
     def apply_delta(self, delta: MetadataDelta, broker_epoch: int, then: Callable[[], None] = lambda: None) -> None:
-        """Make the replicas agree with the image after the delta. `then` is called when that is done: at once, or, if the delta
-        brings very many partitions, in a later turn of the event loop."""
+        """Make the replicas agree with the image after the delta. `then` is called when that is done: before this returns, or, if
+        this delta or an earlier one brings very many partitions, in a later iteration of the event loop."""
         self._applier.apply_delta(delta, broker_epoch, then)
 
     def abandon_changes(self) -> None:
-        """Create no partition any more: the broker stops."""
+        """Drop the deltas that are not applied yet, because the broker stops."""
         self._applier.abandon()
 
     def expire_producers_after(self, silence_ms: int) -> None:
@@ -167,8 +167,8 @@ class ReplicaManager:
     # -- periodic tasks -----------------------------------------------------------------------------------------------
 
     def maybe_shrink_isrs(self) -> None:
-        """Propose to remove members that fell behind from the ISRs, and raise high watermarks that do not wait for them any more.
-        Runs every half `replica.lag.time.max.ms`."""
+        """Propose to remove members that fell behind from the ISRs, and raise high watermarks that no longer wait for a follower.
+        Called every half `replica.lag.time.max.ms`."""
         for partition in list(self.partitions.values()):
             if partition.leader_state is not None:
                 partition.leader_state.maybe_shrink_isr()
@@ -189,7 +189,8 @@ class ReplicaManager:
         self.purgatory.expire(now)
 
     def complete_follower_appends(self, keys: list[TopicIdPartition]) -> None:
-        """A fetcher has appended to these partitions: answer the requests that waited for it in this event-loop iteration."""
+        """Called after a fetcher has appended to these partitions: answer waiting consumers at once, and not only at the end of
+        the event-loop iteration."""
         if any(self.partitions[key].consumers for key in keys if key in self.partitions):
             self._action_queue.run()
 

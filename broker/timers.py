@@ -10,17 +10,17 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 NEVER_MS = 365 * 24 * 3600 * 1000
-"""Intervals from here on mean never: Kafka's default for some tasks is the largest long."""
+"""An action with this interval or a longer one never runs: Kafka's default for some tasks is the largest long."""
 
 
 def next_multiple(now: float, interval_ms: int) -> float:
-    """The first multiple of the interval after `now`, in seconds as `now`, to a millisecond. Timers that fire at the multiples of
-    one interval wake an idle process once for all of them; a wake-up costs more than what they do."""
+    """The first multiple of the interval after `now`, in seconds, rounded to a millisecond. Timers that fire at the multiples of
+    one interval wake an idle process only once; the wake-up costs more than their actions."""
     return (round(now * 1000) // interval_ms + 1) * interval_ms / 1000
 
 
 class Timers:
-    """Runs actions periodically. An action that fails is logged, and runs again after its interval."""
+    """Runs actions periodically. If an action raises, that is logged, and the action runs again after its interval."""
 
     def __init__(self) -> None:
         self._handles: dict[int, asyncio.TimerHandle] = {}

@@ -55,7 +55,10 @@ def test_times_in_hours_and_minutes_are_defaults_of_topics_too() -> None:
         ({"listeners": "PLAINTEXT://127.0.0.1:99999"}, "not of the form NAME://host:port"),
         ({"listeners": "SSL://h:1"}, "ssl.keystore.location is missing: listener SSL has the security protocol SSL"),
         ({"listeners": "A://h:1,A://h:2"}, "two listeners of the same name"),
-        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "others cannot connect to host '0.0.0.0'.*advertised.listeners"),
+        (
+            {"listeners": "PLAINTEXT://0.0.0.0:9092"},
+            "clients and other nodes cannot connect to host '0.0.0.0'.*advertised.listeners",
+        ),
         ({"advertised.listeners": "OTHER://h:1"}, "must name the same listeners"),
         ({"inter.broker.listener.name": "X"}, "there is no listener 'X'"),
         ({"log.dirs": "/a,/b,/a/"}, "config log.dirs names /a twice"),
