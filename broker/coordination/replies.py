@@ -83,7 +83,8 @@ class DelayedReplies(DelayedOperation):
         self._refuse(ErrorCode.REQUEST_TIMED_OUT)
 
     def _refuse(self, code: ErrorCode) -> None:
-        error = as_coordinator(BrokerError(code, "the change was not committed in time"))
+        text = f"the records behind the answer are not known to be committed: {code.name}"
+        error = as_coordinator(BrokerError(code, text))
         send([(asker, error) for asker in self._askers])
 
 
