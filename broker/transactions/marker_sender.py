@@ -32,8 +32,8 @@ logger = get_logger(__name__)
 REQUEST_TIMEOUT_MS = 15_000
 """Longer than a leader waits for the replicas of a marker."""
 SLOW_S = 0.2
-REQUESTS_MAX = 5
-"""A broker with one fewer than this many slow requests in flight gets no further request until one of them ends."""
+REQUESTS_MAX = 4
+"""Of one broker, in flight at the same time."""
 BACKOFF_S, BACKOFF_MAX_S = 0.01, 0.5
 """The pause after the first failure of a transaction, which doubles with each further one, and the longest pause."""
 WORTH_A_LINE = 6
@@ -55,7 +55,7 @@ class _InFlight:
 
     @property
     def may_send(self) -> bool:
-        return not self.fast and self.slow < REQUESTS_MAX - 1
+        return not self.fast and self.slow < REQUESTS_MAX
 
 
 class MarkerSender:

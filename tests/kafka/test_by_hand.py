@@ -23,9 +23,11 @@ from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, L
 
 SCHEMAS = Schemas()
 IDS = {name: name.encode().ljust(16)[:16] for name in ("a", "orders", "x" * 200)}
+TOPICS = {name: SimpleNamespace(name=name, partitions={0: None, 1: None}) for name in IDS}
 IMAGE: Any = SimpleNamespace(
+    topic=TOPICS.get,
     topics_by_name=IDS,
-    topics_by_id={id_: SimpleNamespace(name=name) for name, id_ in IDS.items()},
+    topics_by_id={id_: TOPICS[name] for name, id_ in IDS.items()},
     brokers={7: SimpleNamespace(endpoint=lambda listener: Listener(listener, "h", 9), rack=None)},
 )
 CONNECTION: Any = SimpleNamespace(listener_name="K")
