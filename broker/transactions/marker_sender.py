@@ -111,7 +111,7 @@ class MarkerSender:
         return len(self._sendings)
 
     @property
-    def homeless(self) -> int:
+    def without_leader(self) -> int:
         """How many markers wait because their partition has no leader."""
         image = self._image()
         return sum(_has_no_leader(partition, image) for sending in self._sendings for partition in sending.left)

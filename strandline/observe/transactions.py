@@ -29,7 +29,7 @@ def transactions(server: BrokerServer) -> Iterator[Reading]:
     for how, number in metrics.ended.items():
         yield Reading("strandline_transactions_ended_total", number, (how,))
     yield Reading("strandline_transactions_awaiting_markers", len(coordinator.markers))
-    yield Reading("strandline_transaction_markers_without_leader", coordinator.markers.homeless)
+    yield Reading("strandline_transaction_markers_without_leader", coordinator.markers.without_leader)
     yield Reading("strandline_transaction_markers_total", metrics.markers_written)
     yield Reading("strandline_transactions_awaiting_completion", coordinator.retried_completions)
     yield Reading("strandline_transaction_load_seconds", metrics.load)

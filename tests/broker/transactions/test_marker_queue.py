@@ -29,7 +29,7 @@ def sending(*partitions: tuple[str, int], name: str = "t", owner: object = OWNER
 
 
 def put(queue: MarkerQueue, *sendings: Sending) -> list[tuple[str, int]]:
-    return [homeless for each in sendings for homeless in queue.put(each, each.markers.partitions, IMAGE)]
+    return [without_leader for each in sendings for without_leader in queue.put(each, each.markers.partitions, IMAGE)]
 
 
 def answer(batch: Batch, code: int = 0) -> WriteTxnMarkersResponse:

@@ -149,10 +149,10 @@ async def test_partition_without_a_leader_is_waited_for() -> None:
     leaders = Leaders()
     leaders.image = image_with(orders={0: -1})
     leaders.send(("orders", 0))
-    assert leaders.sender.homeless == 1
+    assert leaders.sender.without_leader == 1
     leaders.image = image_with(orders={0: 1})
     await leaders.until_written()
-    assert leaders.sender.homeless == 0
+    assert leaders.sender.without_leader == 0
 
 
 async def test_topic_that_is_deleted_needs_no_marker() -> None:

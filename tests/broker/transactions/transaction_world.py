@@ -34,7 +34,7 @@ ID = "orders-1"
 class RecordedMarkers:
     """Stands in for `MarkerSender`."""
 
-    homeless = 0
+    without_leader = 0
 
     def __init__(self) -> None:
         self.sent: list[tuple[object, Markers, int]] = []
