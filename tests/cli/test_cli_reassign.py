@@ -154,7 +154,7 @@ def test_a_broker_is_drained_and_gets_replicas_again(up: Up) -> None:
     """Its leaders and replicas move to the others, and new topics leave it out. A topic on all brokers cannot leave it."""
     to = ("--bootstrap", up.bootstrap)
     for listed in run("topic", "list", "--json", *to).json()["topics"]:
-        assert run("topic", "delete", listed["topic"], "--yes", *to).code == 0
+        assert run("topic", "delete", listed["topic"], "--internal", "--yes", *to).code == 0
     assert run("topic", "create", "drained", "--replica-assignment", "3:1,2:3,1:2", *to).code == 0
     planned = run("broker", "drain", "3", "--plan", "--json", *to).json()
     assert (planned["draining"], planned["leaders"], len(planned["moves"])) == (False, 1, 2)
