@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS
 from strandline.protocol.errors import ErrorCode
 
 NO_ROW, NO_ANSWER, CLOSED = "NO_ROW", "NO_ANSWER", "CLOSED"
@@ -148,7 +149,7 @@ def value_differences(
 
 def _is_internal(place: Place) -> bool:
     """Whether the row is of an internal topic, in which each side has records of its own."""
-    return any(isinstance(part, tuple) and part[1] in ("__consumer_offsets", "__transaction_state") for part in place)
+    return any(isinstance(part, tuple) and part[1] in INTERNAL_TOPICS for part in place)
 
 
 def name_of(code: int) -> str:

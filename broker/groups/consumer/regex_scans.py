@@ -19,10 +19,9 @@ from typing import Any
 
 from strandline.broker.groups.records.types import RegularExpressionValue
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
+from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS
 from strandline.protocol.errors import BrokerError, ErrorCode
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 LENGTH_MAX = 4096
 UNICODE_CLASSES_MAX = 10
 """RE2 needs a millisecond for each class such as `\\pL`, and names of topics are ASCII."""
