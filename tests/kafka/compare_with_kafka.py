@@ -178,14 +178,15 @@ async def _play(
             values = [values_of(answer, side.names.common) for answer, side in zip(answers, sides, strict=True)]
             found = value_differences(api.name, *values)
         new = unexplained(found, known)
+        outcome.known.update(difference for difference in found if difference not in new)
+        if not new and not outcome.prints_all:
+            continue
         lines = [f"{api.name} {version}: " + ", ".join(map(str, new))]
         lines += [f"  request  {fields}", f"  Kafka    {answers[0]}", f"  ours     {answers[1]}"]
         if outcome.prints_all:
             print("\n".join(lines))
-        outcome.known.update(difference for difference in found if difference not in new)
         if new:
-            lines.append(f"  again    {command(round_, requests, apis)}")
-            outcome.new.append("\n".join(lines))
+            outcome.new.append("\n".join([*lines, f"  again    {command(round_, requests, apis)}"]))
 
 
 def command(round_: Round, requests: int, apis: Sequence[int]) -> str:
