@@ -113,7 +113,7 @@ class Coordinator(ABC, Generic[Shard]):
     loader_class: type[ShardLoader[Shard]]
     """Reads the records of a shard."""
     subject: str
-    """What it coordinates, for error messages: groups or transactions."""
+    """The word in error messages for what the coordinator stores: groups or transactions."""
 
     def __init__(self, host: Host, commit_timeout_ms: int) -> None:
         """`commit_timeout_ms`: how long a reply waits for its records to be committed."""

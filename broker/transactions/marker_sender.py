@@ -33,7 +33,7 @@ REQUEST_TIMEOUT_MS = 15_000
 """Longer than a leader waits for the replicas of a marker."""
 SLOW_S = 0.2
 REQUESTS_MAX = 4
-"""Of one broker, in flight at the same time."""
+"""The most requests to one broker that are in flight at the same time."""
 BACKOFF_S, BACKOFF_MAX_S = 0.01, 0.5
 """The pause after the first failure of a transaction, which doubles with each further one, and the longest pause."""
 WORTH_A_LINE = 6

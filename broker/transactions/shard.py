@@ -51,8 +51,8 @@ class Markers(NamedTuple):
 
 @dataclass(slots=True)
 class Decision:
-    """What the shell does. It appends the record, and has the shard replay it. When the record is committed, or without one all
-    earlier records of the shard, it sends the answer and the markers."""
+    """The work for the shell. The shell appends the record, and has the shard replay it. It sends the answer and the markers when
+    the record is committed; without a record, when all earlier records of the shard are."""
 
     record: TransactionRecord | None = None
     answer: ProducerIdAndEpoch | BrokerError | None = None

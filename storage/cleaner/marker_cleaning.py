@@ -30,7 +30,7 @@ from strandline.storage.cleaner.batch_cleaning import CleanedBatch, Rules, with_
 
 
 class MarkerPosition(NamedTuple):
-    """What a log knows of a producer if it has no batch of the producer's epoch."""
+    """The last marker of a producer that has no batch in its present epoch in the log."""
 
     epoch: int
     marker_offset: int

@@ -167,7 +167,7 @@ class KnownProducer(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a log knows of a transactional producer. All fields are -1 if it knows nothing."""
+    """The state of a transactional producer in one log. All fields are -1 if the log has no entry of the producer."""
 
     epoch: int
     last_sequence: int
@@ -277,7 +277,7 @@ class ProducerStates:
         return (entry.batches[-1].last_sequence + 1) & MAX_SEQUENCE
 
     def standing(self, producer_id: int) -> Standing:
-        """What the log knows of a producer without a name."""
+        """The state of a producer that is not a named producer."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return _UNKNOWN

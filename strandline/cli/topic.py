@@ -364,7 +364,7 @@ INTERNAL = {
     "__consumer_offsets": "the committed offsets and the members of all groups",
     "__transaction_state": "the producer ids and the transactions of all transactional ids",
 }
-"""What the cluster would lose with an internal topic."""
+"""Internal topic -> the state of the cluster that is stored in it, for the error message."""
 
 
 @app.command()
@@ -382,7 +382,7 @@ def delete(
 
     if topic in INTERNAL and not internal:
         raise UsageError(
-            f"{topic} has {INTERNAL[topic]}; --internal deletes it all the same, and the cluster begins anew without them"
+            f"{topic} has {INTERNAL[topic]}; --internal deletes it all the same, and the cluster creates an empty one"
         )
     check_terminal(yes, "topic delete deletes a topic with all its records for good")
     confirm(f"This deletes {topic} with all its records, for good.", yes, "nothing was deleted")

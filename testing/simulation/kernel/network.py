@@ -122,7 +122,7 @@ class SimServer(asyncio.AbstractServer):
         return self.address
 
     def fileno(self) -> int:
-        """A descriptor that nobody uses; -1 when closed, as of a real socket."""
+        """-1 if the listener is closed, as for a real socket, and 0 otherwise. The number is not used for anything else."""
         return -1 if self._is_closed.done() else 0
 
     def get_loop(self) -> NodeLoop:
