@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import python_parser
 from hypothesis import settings
 from long_files import LONG_FILES
 
@@ -14,6 +15,8 @@ TESTS = Path(__file__).parent
 
 settings.register_profile("tests", deadline=None)  # An example that is slow on a busy machine is no failure.
 settings.load_profile("tests")
+
+python_parser.install()
 
 # A shell's background job ignores SIGINT, and so does whatever a build machine starts. A test that interrupts itself would then
 # wait for ever, and the processes that tests start would inherit it.
