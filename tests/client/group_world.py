@@ -1,4 +1,4 @@
-"""What the tests of group members share: a scripted cluster with a topic, members of the group `g`, and ways to read."""
+"""Shared by the tests of group members: a scripted cluster with a topic, members of the group `g`, and ways to read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ P0, P1, P2, P3 = (TopicPartition("orders", index) for index in range(4))
 async def scripted(
     partitions: int = 4, records: int = 20, interval_ms: int = 100, on_made: Callable[[ScriptedGroups], object] | None = None
 ) -> AsyncIterator[tuple[ScriptedCluster, ScriptedGroups]]:
-    """A cluster with a topic `orders` that has so many records in each partition, in batches of ten. `on_made` is called before
+    """A cluster with a topic `orders` that has `records` records in each partition, in batches of ten. `on_made` is called before
     its brokers start."""
     cluster = ScriptedCluster()
     groups = ScriptedGroups(cluster, interval_ms)
@@ -49,7 +49,7 @@ def member(cluster: ScriptedCluster, *topics: str, **options: object) -> Consume
 
 
 async def read(consumer: Consumer, count: int) -> dict[int, list[int]]:
-    """The offsets of so many records, by partition. The records of the last call are unfinished."""
+    """Read `count` records; returns their offsets by partition. The records of the last call are unfinished."""
     seen: dict[int, list[int]] = {}
     async with asyncio.timeout(10):
         while sum(map(len, seen.values())) < count:
@@ -63,7 +63,7 @@ def state_of(consumer: Consumer) -> str:
 
 
 def is_settled(consumer: Consumer, *indexes: int) -> bool:
-    """Whether the consumer has exactly these partitions of `orders`, and the coordinator knows it."""
+    """Whether the consumer owns exactly these partitions of `orders`, and its membership is stable."""
     return consumer.assignment() == {TopicPartition("orders", i) for i in indexes} and state_of(consumer) == "stable"
 
 
@@ -72,7 +72,7 @@ async def until_settled(consumer: Consumer, *indexes: int) -> None:
 
 
 async def poll_until_settled(consumer: Consumer, *indexes: int) -> None:
-    """As a program that reads all the time; its records go nowhere."""
+    """Keep calling `getmany`, as a program does that reads all the time, until the consumer is settled. Drops the records."""
     async with asyncio.timeout(10):
         while not is_settled(consumer, *indexes):
             await consumer.getmany(timeout_ms=5)
@@ -80,7 +80,7 @@ async def poll_until_settled(consumer: Consumer, *indexes: int) -> None:
 
 @contextmanager
 def scripted_on_a_thread(**options: Any) -> Iterator[tuple[ScriptedCluster, ScriptedGroups]]:
-    """`scripted` on an event loop of its own, for tests that block theirs. What a test changes, it changes between requests."""
+    """`scripted` on an event loop of its own, for tests that block theirs. A test may change something only between requests."""
     started = threading.Event()
     found: list[tuple[ScriptedCluster, ScriptedGroups, asyncio.AbstractEventLoop, asyncio.Event]] = []
 

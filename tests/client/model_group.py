@@ -1,6 +1,6 @@
-"""A group of the newer protocol as its coordinator keeps it, as a model: epochs, targets, revocations, lost responses (KIP-848).
+"""A model of a group of the newer protocol as its coordinator keeps it: epochs, targets, revocations, lost responses (KIP-848).
 
-Not the broker's code, so that the client is not tested against its own reading of the protocol twice. The rules:
+It is not the broker's code, because client and broker could share a misreading of the protocol. The rules:
 
 - A member moves to a newer target in two steps: what it has to give up is taken out of its assignment, and only when it reports
   that it does not own that any more, it gets the new epoch and what is free.
@@ -37,7 +37,7 @@ class ModelMember:
     pattern: str = ""
     last_seen: float = 0.0
     is_away: bool = False
-    """A static member that has left for a moment."""
+    """A static member that has left and is expected to return."""
 
     @property
     def held(self) -> Keys:
@@ -45,7 +45,7 @@ class ModelMember:
 
 
 def spread(members: list[ModelMember], partitions: list[TopicIdPartition]) -> dict[str, Keys]:
-    """Partitions to members in turn; those that a member has stay there if its share is not exceeded."""
+    """Assign partitions to members in turn. A member keeps its partitions, up to its share."""
     if not members:
         return {}
     share = -(-len(partitions) // len(members))
@@ -62,7 +62,7 @@ def spread(members: list[ModelMember], partitions: list[TopicIdPartition]) -> di
 @dataclass
 class ModelGroup:
     partitions: list[TopicIdPartition]
-    """What there is to assign."""
+    """The partitions to assign."""
     interval_ms: int = 3000
     session_s: float = 9.0
     members: dict[str, ModelMember] = field(default_factory=dict)
@@ -160,11 +160,11 @@ class ModelGroup:
     # -- what happens to the group -------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove the members that were not heard for a session."""
+        """Remove the members that sent nothing for a session."""
         self.remove([m.member_id for m in self.members.values() if now - m.last_seen >= self.session_s])
 
     def fail_over(self, now: float) -> None:
-        """Another broker coordinates the group. It gives every member a whole session."""
+        """Another broker takes over the group. It gives every member a whole session."""
         for member in self.members.values():
             member.last_seen = now
 
@@ -174,7 +174,7 @@ class ModelGroup:
             self._compute()
 
     def set_targets(self, targets: dict[str, Keys]) -> None:
-        """Assign by hand, once."""
+        """Set the targets for one group epoch; the next computed assignment replaces them."""
         self.epoch += 1
         for member_id, target in targets.items():
             self.members[member_id].target = target

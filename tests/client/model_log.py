@@ -19,7 +19,7 @@ class ModelLog:
         self.batches: list[tuple[int, bytes]] = []
         self._producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
         self.named = ProducerStates()
-        """Row numbers: the log's own rules, there is no second opinion about them."""
+        """Row numbers: the log's own rules, because there is no second implementation of them."""
 
     def append(self, data: bytes) -> tuple[ErrorCode, int]:
         """Append the batch. Returns the error code and the base offset."""
@@ -39,7 +39,7 @@ class ModelLog:
         return ErrorCode.NONE, base
 
     def end_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """A marker of TV2: it has the producer's next epoch."""
+        """Append a marker of TV2: it has the producer's next epoch."""
         self._producers[producer_id] = (producer_epoch, [])
 
     def has(self, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What the tests of `Consumer.run` share: a scripted cluster with topics for failed records, and a `run` in the background."""
+"""Shared by the tests of `Consumer.run`: a scripted cluster with topics for failed records, and a `run` in the background."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ AnyHandler = Callable[..., Awaitable[object] | object]
 async def running(
     cluster: ScriptedCluster, handler: AnyHandler, options: dict[str, Any] | None = None, **run: Any
 ) -> AsyncIterator[tuple[Consumer, asyncio.Task[None]]]:
-    """A member of the group that runs the handler; both are stopped in the end."""
+    """A member of the group that runs the handler. Both stop when the block ends."""
     async with member(cluster, **(options or {})) as consumer:
         task = asyncio.ensure_future(consumer.run(handler, **run))
         await asyncio.sleep(0)
@@ -69,7 +69,7 @@ async def running(
 
 
 def records_of(cluster: ScriptedCluster, topic: str, index: int = 0) -> list[ConsumerRecord]:
-    """What a topic has, as a consumer would return it."""
+    """The records of a topic's partition, as a consumer would return them."""
     return [
         ConsumerRecord(topic, index, record.offset, record.timestamp_ms, record.key, record.value, tuple(record.headers), 0)
         for _, batch in cluster.partition(topic, index).log.batches
@@ -78,7 +78,7 @@ def records_of(cluster: ScriptedCluster, topic: str, index: int = 0) -> list[Con
 
 
 def origins(cluster: ScriptedCluster, topic: str) -> list[bytes | None]:
-    """The values of a topic's records, which say where they are from."""
+    """The values of a topic's records, which name the partition and offset of origin."""
     return [record.value for record in records_of(cluster, topic)]
 
 

@@ -31,17 +31,17 @@ class Partition:
     epoch: int = 0
     start_offset: int = 0
     high_watermark: int | None = None
-    """None: all that is there is committed."""
+    """None: everything that was appended is committed."""
     epoch_starts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     waiters: list[Callable[[], None]] = field(default_factory=list)
     nominees: dict[str, int] = field(default_factory=dict)
-    """By rack, the broker that the leader sends consumers to."""
+    """The broker that the leader sends consumers to, by rack."""
     followers: dict[int, ErrorCode] = field(default_factory=dict)
-    """By broker, what a follower answers a consumer with; NONE: the records. They are in the ISR."""
+    """A follower's response to consumers, by broker: an error, or the records for NONE. These followers are in the ISR."""
     served_by: list[int] = field(default_factory=list)
     """The brokers that sent records, once for each response."""
     fencing_token: int = -1
-    """The highest that a batch has carried. Here it takes no offset."""
+    """The highest token that a batch has carried. Raising it takes no offset here."""
 
     @property
     def end_offset(self) -> int:
@@ -89,24 +89,24 @@ class ScriptedCluster:
         """ "ok", "response lost" (appended, connection cut), "request lost" (cut), "silence", "deposed" (a former leader with an
         empty log rejects the batch), or an error code's name."""
         self.record_errors: list[data.RecordError] = []
-        """Named in responses with an error, which count `invalid_records` in the batch."""
+        """Record errors that an error response lists; it reports `invalid_records` invalid records in the batch."""
         self.invalid_records = 0
         self.max_message_bytes = 1 << 30
         self.newest_produce_version = 2
-        """1: brokers know no fencing tokens; 0: nor expected offsets."""
+        """1: brokers do not support fencing tokens; 0: nor do they support expected offsets."""
         self.advertised: dict[int, tuple[str, int]] = {}
         self.metadata_requests = 0
         self.produce_requests: list[list[tuple[TopicIdPartition, bytes]]] = []
         self.fetch_requests: list[data.FetchRequest] = []
         self.next_producer_id = 1000
         self.names: dict[str, tuple[int, int]] = {}
-        """By producer name, its newest work epoch and epoch. The number of a name is its index in here."""
+        """The newest work epoch and producer epoch of each producer name. The number of a name is its index in here."""
         self.name_fate = ErrorCode.NONE
         self.offsets_fate: ErrorCode | None = ErrorCode.NONE
         """The error of every ListOffsets and OffsetForLeaderEpoch; None: responses leave the partition out."""
         self.offsets_requests: list[data.ListOffsetsRequest | data.OffsetForLeaderEpochRequest] = []
         self.admit: Callable[[str | None, TopicIdPartition, bytes], ErrorCode] = lambda transactional_id, key, records: C.NONE
-        """What a leader does before it appends a batch, and its error."""
+        """Called before a leader appends a batch; the leader rejects the batch unless this returns NONE."""
         self.more_handlers: Callable[[ScriptedBroker], dict[int, Callable[[ServerRequest], None]]] = lambda broker: {}
         """Further requests that brokers serve; set before they start."""
 
@@ -161,14 +161,14 @@ class ScriptedBroker:
         self.broker_id = broker_id
         self.port = 0
         self.hanging = False
-        """Takes requests and never answers, but for the handshake: a broker that is stuck behind its protocol."""
+        """The broker takes requests and answers none but the handshake: a broker that is stuck behind its protocol."""
         self.mute = False
         """Connections are accepted, and nothing at all is answered: a process that is paused, a host that is cut off."""
         self.controller_id = 101
-        """-1: it knows none, as one that is cut off from them; what it says of the cluster may be old."""
+        """-1: it knows no controller, like a broker that is cut off from them; its metadata may be old."""
         self.picture: tuple[dict[str, bytes], dict[TopicIdPartition, Partition]] | None = None
-        """Topics and partitions that it has heard of; None: of all. One that is behind answers metadata requests by what it
-        knows, and a controller it knows all the same."""
+        """The topics and partitions that it knows; None: all of them. A broker with older metadata answers metadata requests from
+        that, and still names a controller."""
         self.metadata_requests = 0
         self.held: list[ServerRequest] = []
         self.handshakes = 0
@@ -236,7 +236,7 @@ class ScriptedBroker:
         self.hanging = self.mute = True
 
     def fall_behind(self) -> None:
-        """Learn of no topic, partition or deletion from now on, until `picture` is None."""
+        """Learn no new topic, partition or deletion until `picture` is None."""
         self.picture = dict(self.cluster.topics), dict(self.cluster.partitions)
 
     def _unless_hanging(self, handler: Callable[[ServerRequest], None]) -> Callable[[ServerRequest], None]:

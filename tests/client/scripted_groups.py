@@ -26,7 +26,7 @@ C = ErrorCode
 
 @dataclass(frozen=True)
 class Stored:
-    """A committed offset, and who stored it."""
+    """A committed offset, and the member that stored it."""
 
     offset: int
     epoch: int = -1
@@ -53,9 +53,9 @@ class ScriptedGroups:
         and answered by `answer_late`), "silence", or an error code's name."""
         self.late: list[tuple[ServerRequest, Message]] = []
         self.commit_codes: dict[TopicIdPartition, ErrorCode] = {}
-        """The errors of partitions in commits."""
+        """The errors of commits, by partition."""
         self.connections: list[int] = []
-        """Ids of the connections on which heartbeats came, one for each heartbeat."""
+        """Ids of the connections on which heartbeats arrived, one for each heartbeat."""
 
     # -- what a test looks at ------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class ScriptedGroups:
         return self.groups.setdefault(group_id, ModelGroup([], self.interval_ms, assign=self._assign))
 
     def member(self, group_id: str = "g") -> ModelMember:
-        """The only member."""
+        """The member of a group that has only one."""
         (member,) = self.group(group_id).members.values()
         return member
 
@@ -88,7 +88,7 @@ class ScriptedGroups:
         group.set_targets(dict(zip(group.members, targets, strict=True)))
 
     def _assign(self, members: list[ModelMember], _: list[TopicIdPartition]) -> dict[str, Keys]:
-        """Each topic to those that are subscribed to it."""
+        """Assign each topic to the members that are subscribed to it."""
         targets: dict[str, Keys] = {member.member_id: frozenset() for member in members}
         for name, topic_id in self.cluster.topics.items():
             readers = [m for m in members if name in m.names or (m.pattern and re.fullmatch(m.pattern, name))]
@@ -132,7 +132,7 @@ class ScriptedGroups:
         return handle
 
     def answer_late(self) -> None:
-        """Send the responses that are late."""
+        """Send the responses that were held back."""
         late, self.late = self.late, []
         for request, response in late:
             request.reply(response)

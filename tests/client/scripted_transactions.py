@@ -41,17 +41,17 @@ class ScriptedTransactions:
         self.now_ms = 0
         self._fresh_ids = count(5000)
         self.fate: Callable[[Message], str] = lambda request: "ok"
-        """As that of ScriptedGroups."""
+        """The fate of a request, as in `ScriptedGroups.fate`."""
         self.holds_markers = False
         """Decided transactions stay prepared until `write_markers`."""
         self.held: list[Markers] = []
         self.requests: list[Message] = []
         self.open: dict[tuple[int, TopicIdPartition], list[bytes]] = {}
-        """By producer id and partition, the values of the transaction that is open there."""
+        """The values of open transactions, by producer id and partition."""
         self.visible: dict[TopicIdPartition, list[bytes]] = {}
-        """What a `read_committed` consumer would get."""
+        """The values that a `read_committed` consumer would get, by partition."""
         self.pending: dict[int, list[tuple[str, TopicIdPartition, Stored]]] = {}
-        """By producer id, the offsets of its open transaction."""
+        """The offsets of open transactions, by producer id."""
 
     # -- what a test looks at ------------------------------------------------------------------------------------------
 
@@ -61,14 +61,14 @@ class ScriptedTransactions:
         return [value for key in keys for value in self.visible[key]]
 
     def ends(self) -> list[bool]:
-        """The EndTxn requests: True for a commit."""
+        """The EndTxn requests in order: True for a commit, False for an abort."""
         return [request.committed for request in self.requests if isinstance(request, transactions.EndTxnRequest)]
 
     def epoch(self, transactional_id: str = "tx") -> int:
         return self.shard.transactions[transactional_id].producer_epoch
 
     def expire(self) -> None:
-        """Abort what takes longer than its timeout."""
+        """Abort the transactions that exceed their timeout."""
         for decision in list(self.shard.expire(self._fresh_ids, self.now_ms)):
             self._apply(decision)
 

@@ -19,7 +19,7 @@ from strandline.client.producer.record_sizes import RICH_OVERHEAD, headers_size_
 from strandline.protocol.records.reader import iter_records
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_partitions.json").read_text())
-"""What Kafka's own Java classes choose; `java/GoldenPartitions.java` says how the file was made."""
+"""The partitions that Kafka's own Java classes choose; `java/GoldenPartitions.java` says how the file was generated."""
 
 
 def test_keyed_records_go_where_java_sends_them() -> None:
@@ -32,7 +32,7 @@ def test_keyed_records_go_where_java_sends_them() -> None:
 
 
 def test_first_sticky_partition_is_one_that_java_chooses() -> None:
-    """For the same random number. Without any leader, it is one of all partitions."""
+    """It is the one that Java chooses for the same random number. Without any leader, it is one of all partitions."""
     for available, random, expected in GOLDEN["sticky"]:
         queues = TopicQueues("t")
         queues.update(5, available, lambda count, random=random: random % count)
@@ -58,7 +58,7 @@ class DrivenAccumulator:
         )
 
     def take_all(self) -> dict[int, list[bytes | None]]:
-        """What would be sent, by partition."""
+        """The values that the sender would send, by partition."""
         sent: dict[int, list[bytes | None]] = {}
         for topic in self.accumulator.topics.values():
             for partition, queue in sorted(topic.queues.items()):
@@ -95,7 +95,7 @@ def test_bytes_are_counted_and_given_back() -> None:
 
 
 def test_a_batch_expires_wherever_it_stands() -> None:
-    """Open, ready, or in flight: delivery_timeout_ms counts from the enqueue."""
+    """It may be open, ready, or in flight: delivery_timeout_ms counts from the enqueue."""
     driven = DrivenAccumulator(batch_size=200, delivery_timeout_ms=1000)
     driven.accumulator.update_topic("t", 1, [0])
     for _ in range(6):
@@ -149,7 +149,7 @@ def test_own_partitioner_is_asked_once_per_record() -> None:
 
 
 class WholeNumber:
-    """A number of another type, as numpy has them."""
+    """A whole number that is not an int, as numpy has them."""
 
     def __index__(self) -> int:
         return 2
@@ -202,7 +202,7 @@ def test_error_of_a_partitioner_fails_only_its_record() -> None:
     )
 )
 def test_each_partition_keeps_call_order(steps: list[tuple[str, int, int]]) -> None:
-    """Bare, keyed, with headers, in bulk: all of a partition's records leave in the order of their calls."""
+    """All of a partition's records leave in the order of their calls, whether sent bare, keyed, with headers, or in bulk."""
     driven = DrivenAccumulator(batch_size=300)
     driven.accumulator.update_topic("t", 3, [0, 1, 2])
     number, expected = 0, {}

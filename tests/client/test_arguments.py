@@ -67,7 +67,7 @@ async def test_admin_refuses_a_broker_id_that_is_no_number() -> None:
 
 @pytest.mark.parametrize("name", ADMIN)
 async def test_admin_refuses_one_for_many(name: str) -> None:
-    """`describe_topics("orders")` asked for the topics o, r, d, ... and answered "the topic does not exist (o)"."""
+    """`describe_topics("orders")` used to ask for the topics o, r, d, ... and to answer "the topic does not exist (o)"."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
@@ -122,7 +122,7 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", UNSENDABLE)
 @pytest.mark.parametrize("is_known", [False, True])
 async def test_unencodable_record_does_not_break_the_producer(name: str, is_known: bool) -> None:
-    """Encoding its batch failed after it was queued: "an error inside the producer, which can send nothing more"."""
+    """Encoding its batch used to fail after it was queued: "an error inside the producer, which can send nothing more"."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -142,7 +142,7 @@ async def test_unencodable_record_does_not_break_the_producer(name: str, is_know
 @pytest.mark.parametrize("partition", [None, 0])
 @pytest.mark.parametrize("column", ["keys", "headers"])
 async def test_columns_of_different_lengths_are_refused(column: str, partition: int | None, count: int) -> None:
-    """With fewer keys than values, the last values were dropped without an error."""
+    """With fewer keys than values, the last values used to be dropped without an error."""
     short_or_long = {"keys": [b"k"] * count, "headers": [[("h", b"")]] * count}[column]
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -171,7 +171,7 @@ async def test_whole_numbers_need_not_be_python_ints() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, "0", True, -1, 2**63])
 async def test_position_beyond_int64_is_rejected(wrong: Any) -> None:
-    """`seek` to a float ended in the traceback of a callback, and look-ups by a float were repeated for a minute."""
+    """`seek` to a float used to end in the traceback of a callback, and look-ups by a float were repeated for a minute."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
@@ -183,13 +183,13 @@ async def test_position_beyond_int64_is_rejected(wrong: Any) -> None:
 
 
 ITERABLES: dict[str, Callable[[list[Any]], Any]] = {"deque": deque, "iterator": iter, "tuple": tuple}
-"""What a program may have instead of a list. A deque is a Sequence for type checkers, and cannot be sliced."""
+"""Collections that a program may have instead of a list. A deque is a Sequence for type checkers, and cannot be sliced."""
 
 
 @pytest.mark.parametrize("kind", ITERABLES)
 async def test_many_values_may_be_any_iterable(kind: str) -> None:
-    """A deque was a TypeError that left an empty batch behind, and encoding that ended the producer for all records: "an error
-    inside the producer, which can send nothing more"."""
+    """A deque used to raise a TypeError that left an empty batch behind. Encoding that batch then ended the producer for all
+    records: "an error inside the producer, which can send nothing more"."""
     make = ITERABLES[kind]
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -222,7 +222,7 @@ async def test_one_value_instead_of_many_is_refused(kind: str) -> None:
 
 
 async def test_list_that_changes_during_the_call_is_sent_as_it_was() -> None:
-    """While `send_columns` waited for metadata, a program that emptied its buffer also emptied what was to be sent."""
+    """While `send_columns` waited for metadata, a program that emptied its buffer used to empty what was to be sent, too."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -239,7 +239,7 @@ NO_TIMES: dict[str, Any] = {"NaN": float("nan"), "str": "5", "bool": True}
 
 @pytest.mark.parametrize("kind", NO_TIMES)
 async def test_time_limit_that_is_no_number_is_refused(kind: str) -> None:
-    """With NaN a call waited for ever, and with a str it was a TypeError about an operator; `stop` had closed half of the client
+    """With NaN a call used to wait forever, and a str raised a TypeError about an operator. `stop` had closed half of the client
     by then, and a second `stop` did nothing."""
     wrong = NO_TIMES[kind]
     async with ScriptedCluster() as cluster:
@@ -275,7 +275,7 @@ async def test_number_of_records_is_whole(wrong: Any) -> None:
 
 
 async def never_awaited(*arguments: Any) -> Any:
-    """A coroutine function, where a plain function is called."""
+    """A coroutine function where a plain function is expected."""
 
 
 @pytest.mark.parametrize(
@@ -291,13 +291,13 @@ async def never_awaited(*arguments: Any) -> Any:
     ],
 )
 def test_coroutine_function_is_refused(client: Any, name: str) -> None:
-    """Values would be coroutines, and `on_state_change` was called and never ran."""
+    """Without the check, values would be coroutines, and `on_state_change` would be called but never run."""
     with pytest.raises(UsageError, match=f"{name} must be a function \\(not async\\)"):
         client(**{name: never_awaited})
 
 
 async def test_coroutine_function_as_delivery_callback_is_reported() -> None:
-    """It was called, never awaited, and so never ran; only a RuntimeWarning said so."""
+    """Such a callback used to be called and never awaited, so it never ran; only a RuntimeWarning said so."""
     problems: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context["exception"]))
     async with ScriptedCluster() as cluster:

@@ -226,7 +226,8 @@ SPARK_HEADERS = (
 
 
 def test_the_columns_are_those_of_sparks_kafka_source():
-    """As pyspark 4.3 makes them of Spark's schema (`to_arrow_schema`); it compares names, order and types."""
+    """The expected schemas are what pyspark 4.3 converts Spark's schema to (`to_arrow_schema`); it compares names, order and
+    types."""
     batch = read(encoded([(b"k", None, [("h", None)], TIME)]))
     for include, fields in ((False, SPARK), (True, [*SPARK, SPARK_HEADERS])):
         schema = pa.schema(fields)

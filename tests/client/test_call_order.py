@@ -34,8 +34,8 @@ PARTITIONS = 2
 
 
 class MetadataOnDemand:
-    """The client's view of a cluster, which learns the topic when the test decides. Calls wait for that on futures of their own,
-    which are resolved in order.
+    """The client's view of a cluster, which learns the topic when the test decides. Calls wait for the metadata on futures of
+    their own, which are resolved in order.
 
     It is its own `metadata` and `connections`: the parts of a `Cluster` that a producer uses."""
 
@@ -68,19 +68,19 @@ class MetadataOnDemand:
         return True
 
     def request_refresh(self) -> None:
-        """Metadata comes when the test says so."""
+        """Do nothing: metadata arrives when the test says so."""
 
     def to(self, broker_id: int) -> None:
-        """Batches are taken and acknowledged by the test."""
+        """Return no connection: the test takes and acknowledges batches."""
 
     def refresh_if_unreachable(self, broker_id: int) -> None:
-        """The test decides when the topic is learned."""
+        """Do nothing: the topic is learned when the test says so."""
 
     def suspect_if_stalled(self, broker_id: int, oldest_request_at: float | None, limit_s: float) -> None:
-        """Brokers answer when the test says so."""
+        """Do nothing: brokers answer when the test says so."""
 
     def last_error_of(self, broker_id: int) -> None:
-        """There is none."""
+        """Return None: there is no error."""
 
 
 class DrivenProducer:
@@ -104,7 +104,7 @@ class DrivenProducer:
         producer._choose_path()
         self.calls = 0
         self.log: dict[int, list[int]] = {}
-        """By partition, the numbers of the records that were appended, in order."""
+        """The numbers of the appended records, in order, by partition."""
         self.tasks: list[asyncio.Task[None]] = []
 
     def number(self, size: int) -> bytes:
@@ -197,7 +197,8 @@ def test_call_order_is_log_order(steps: list[tuple[str, int, int | None]]) -> No
 
 @pytest.mark.parametrize("cancelled", [None, 0, 3])
 async def test_calls_that_wait_for_metadata_keep_their_order(cancelled: int | None) -> None:
-    """Each call waited for metadata by itself, and then appended: a call that began afterwards did so at once."""
+    """Each call used to wait for metadata by itself and append after that; a call that began later appended at once, before
+    them."""
     driven = DrivenProducer()
     for _ in range(8):
         driven.tasks.append(asyncio.create_task(driven.send(1, 0)))
@@ -205,7 +206,7 @@ async def test_calls_that_wait_for_metadata_keep_their_order(cancelled: int | No
     if cancelled is not None:
         driven.tasks[cancelled].cancel()
     driven.cluster.learn("orders")
-    for _ in range(8):  # They begin in the iterations in which the first ones wake up.
+    for _ in range(8):  # New calls begin in the iterations in which the first ones wake up.
         await asyncio.sleep(0)
         driven.tasks.append(asyncio.create_task(driven.send(1, 0)))
     await driven.finish()
@@ -214,7 +215,7 @@ async def test_calls_that_wait_for_metadata_keep_their_order(cancelled: int | No
 
 
 async def test_small_record_does_not_overtake_a_waiting_one() -> None:
-    """It would fit into the open batch, which is full for the large one."""
+    """The small record would fit into the open batch, which has no room for the large one."""
     driven = DrivenProducer()
     driven.cluster.learn("orders")
     driven.tasks = [asyncio.create_task(driven.send(size, 0)) for size in (200, 200, 200, 100, 700, 1, 1)]

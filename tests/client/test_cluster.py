@@ -89,7 +89,8 @@ async def test_unreachable_cluster_is_reported_soon() -> None:
 
 
 async def test_repeated_error_does_not_keep_frames() -> None:
-    """While a broker is away each request to it fails at once with the error of the last attempt; it must not grow."""
+    """While a broker is away, each request to it fails at once with the error of the last attempt; its traceback must not
+    grow."""
     options = ClientOptions(reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
     state = ConnectionState(("127.0.0.1", 1), options, lambda *_: None)
     with pytest.raises(BrokerError):
@@ -111,7 +112,7 @@ async def test_one_live_bootstrap_address_is_enough() -> None:
 
 
 async def test_wrong_advertised_addresses_are_named() -> None:
-    """The classic: the bootstrap answers, and what it advertises cannot be reached from here."""
+    """A frequent mistake: the bootstrap address answers, and the addresses that it advertises cannot be reached from here."""
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders")
         cluster.advertised[1] = ("127.0.0.1", 1)
@@ -122,7 +123,8 @@ async def test_wrong_advertised_addresses_are_named() -> None:
 
 
 async def assert_start_fails(bootstrap: str, reason: str) -> None:
-    """A client that has time for one attempt names this reason. On a busy machine one attempt may need more than 200 ms."""
+    """Starting a client that has time for one attempt fails and names this reason. On a busy machine one attempt may need more
+    than 200 ms."""
     for connect_timeout_ms in (200, 1000, 5000, 20_000):
         with pytest.raises(NoBrokersAvailable) as failed:
             await Producer(bootstrap_servers=bootstrap, connect_timeout_ms=connect_timeout_ms).start()
@@ -178,8 +180,8 @@ async def test_hanging_broker_delays_metadata_briefly() -> None:
 
 
 async def test_new_topic_does_not_wait_for_the_gap_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gap spares brokers repeated requests. After many refreshes it is 250 ms, and every new client had 20 ms of it: it
-    finds the cluster, and asks for its topic right after that."""
+    """The gap spares brokers repeated requests; after many refreshes it is 250 ms. Every new client used to wait 20 ms of it,
+    because it finds the cluster and asks for its topic right after that."""
     monkeypatch.setattr(refresh_gap, "REFRESH_GAP_MS", (60_000,) * 3)
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders")
@@ -281,7 +283,7 @@ async def test_without_controller_first_answer_counts() -> None:
 
 
 async def test_topics_are_asked_for_by_their_ids_once() -> None:
-    """A group's coordinator assigns topics by their ids, and the consumer may have heard of none of them."""
+    """A group's coordinator assigns topics by their ids, and the consumer may know none of these topics."""
     async with ScriptedCluster() as there:
         there.create("orders")
         cluster = Cluster(ClientOptions(bootstrap_servers=there.bootstrap), Random(1))

@@ -74,7 +74,7 @@ def test_every_call_of_aiokafka_takes_the_same_arguments(name: str) -> None:
 
 
 def test_defaults_of_aiokafka_are_kept() -> None:
-    """But for `acks` and idempotence, where ours are safer, and for what names the library."""
+    """Except for `acks` and idempotence, where ours are safer, and for defaults that name the library."""
     kafka = pytest.importorskip("aiokafka")
     for name in ("AIOKafkaProducer", "AIOKafkaConsumer"):
         expected = inspect.signature(getattr(kafka, name).__init__).parameters
@@ -282,7 +282,7 @@ async def test_send_returns_a_future(cluster: Cluster) -> None:
 
 
 async def test_serializers_get_none_too(cluster: Cluster) -> None:
-    """As in aiokafka."""
+    """aiokafka calls serializers for None, too."""
 
     def encode(data: str | None) -> bytes:
         return b"none" if data is None else data.encode()
@@ -350,7 +350,7 @@ async def test_unknown_topic_is_an_error_of_start(cluster: Cluster) -> None:
 
 
 async def test_assign_is_a_plain_call(cluster: Cluster) -> None:
-    """What follows at once, before the partitions were looked up, is kept."""
+    """Calls that follow at once, before the partitions were looked up, take effect."""
     await fill(cluster, 40)
     consumer = consumer_of(cluster)
     consumer.assign([P0])
@@ -456,7 +456,8 @@ async def test_iteration_ends_when_the_consumer_is_stopped(cluster: Cluster) -> 
 
 
 async def test_iteration_before_start_is_an_error(cluster: Cluster) -> None:
-    """It ended at once, as if the topic had no records: a program that had forgotten `start` did nothing, and said nothing."""
+    """The iteration used to end at once, as if the topic had no records: a program that had forgotten `start` did nothing,
+    without an error."""
     consumer = consumer_of(cluster, "orders")
     with pytest.raises(theirs.IllegalStateError, match="not started"):
         await anext(aiter(consumer))
@@ -465,7 +466,7 @@ async def test_iteration_before_start_is_an_error(cluster: Cluster) -> None:
 
 
 async def test_second_start_is_an_error_and_does_not_stop_the_consumer(cluster: Cluster) -> None:
-    """It stopped the consumer that was running."""
+    """It used to stop the consumer that was running."""
     await fill(cluster, 4)
     async with consumer_of(cluster, "orders", group_id="g") as consumer:
         with pytest.raises(AssertionError):
@@ -476,8 +477,8 @@ async def test_second_start_is_an_error_and_does_not_stop_the_consumer(cluster: 
 
 
 async def test_cancelled_start_leaves_the_group(cluster: Cluster) -> None:
-    """`async with` calls no `__aexit__` if `__aenter__` was cancelled: the consumer stayed a member that reads nothing, and kept
-    its partitions until `max_poll_interval_ms`."""
+    """`async with` calls no `__aexit__` if `__aenter__` was cancelled. The consumer used to stay a member that reads nothing, and
+    kept its partitions until `max_poll_interval_ms`."""
     async with consumer_of(cluster, "orders", group_id="g") as first:
         assert len(first.assignment()) == 4
         second = consumer_of(cluster, "orders", group_id="g")
@@ -491,7 +492,7 @@ async def test_cancelled_start_leaves_the_group(cluster: Cluster) -> None:
 
 
 async def test_assign_after_stop_begins_nothing(cluster: Cluster) -> None:
-    """Its look-up failed in the background: "Task exception was never retrieved"."""
+    """Its look-up used to fail in the background: "Task exception was never retrieved"."""
     consumer = consumer_of(cluster)
     await consumer.start()
     await consumer.stop()
@@ -532,8 +533,8 @@ async def read_while(consumer: AIOKafkaConsumer, condition: Any) -> None:
 
 @pytest.mark.parametrize("name", ["on_assigned", "on_revoked", "on_lost"])
 async def test_consumer_that_stops_calls_no_listener(name: str) -> None:
-    """As in aiokafka, also if the coordinator removes the consumer from the group meanwhile: the program is closing what its
-    listener would use."""
+    """As in aiokafka, also if the coordinator removes the consumer from the group meanwhile: the program is closing the resources
+    that its listener would use."""
     calls = ListenerCalls(listener := Listener())
     await calls.callbacks()["on_assigned"]([P0])
     del listener.calls[:]
@@ -543,7 +544,7 @@ async def test_consumer_that_stops_calls_no_listener(name: str) -> None:
 
 
 async def test_listener_gets_complete_sets(cluster: Cluster) -> None:
-    """As programs for aiokafka expect: they save everything, and load everything."""
+    """Programs for aiokafka expect complete sets: they save and load the state of all partitions."""
     listener = Listener()
     first = consumer_of(cluster, group_id="g")
     first.subscribe(["orders"], listener=listener)
@@ -600,7 +601,7 @@ async def test_pattern_in_a_group(cluster: Cluster) -> None:
 
 
 async def test_pattern_without_a_group_keeps_positions(cluster: Cluster) -> None:
-    """A topic that comes later is added, and the others are read on where they were."""
+    """A topic that is created later is added; reading the others continues at their positions."""
     await fill(cluster, 4)
     consumer = consumer_of(cluster, metadata_max_age_ms=50)
     consumer.subscribe(pattern="^(orders|later)")

@@ -36,7 +36,7 @@ def consumer_of(bootstrap: str, *topics: str, **options: Any) -> AIOKafkaConsume
 
 
 async def test_1101_send_and_stop_end_although_all_brokers_are_down() -> None:
-    """There, both wait for ever."""
+    """In aiokafka, both wait forever."""
     async with Cluster(brokers=1) as cluster:
         await cluster.create_topic("orders")
         options = {"bootstrap_servers": cluster.bootstrap_servers, "request_timeout_ms": 400, "acks": 1}
@@ -62,7 +62,7 @@ async def test_1101_start_ends_although_no_broker_answers() -> None:
 
 
 async def test_1039_cancelled_background_task_is_no_silent_stop() -> None:
-    """A test framework that cancels all tasks leaves a producer there that takes records and never sends them."""
+    """In aiokafka, a test framework that cancels all tasks leaves a producer that takes records and never sends them."""
     async with Cluster(brokers=1) as cluster:
         await cluster.create_topic("orders")
         ours = asyncio.all_tasks()
@@ -83,13 +83,14 @@ async def test_1039_cancelled_background_task_is_no_silent_stop() -> None:
 
 
 def _belongs_to_client(task: asyncio.Task[Any]) -> bool:
-    """Not one of the servers, which run in the test's loop, too."""
+    """Whether the task is the client's: the servers run in the test's loop, too."""
     code = getattr(task.get_coro(), "cr_code", None)
     return code is not None and "/client/" in code.co_filename
 
 
 async def test_1154_consumer_recovers_from_a_restart_of_its_brokers() -> None:
-    """There it may live on without reading, and only a private attribute shows it. Here it goes on, and `health` says so."""
+    """In aiokafka the consumer may stay alive without reading, and only a private attribute shows it. Here it reads on, and
+    `health` shows its state."""
     async with Cluster(brokers=3) as cluster:
         await cluster.create_topic("orders", partitions=4, replication_factor=3)
         await fill(cluster, 8)
@@ -117,8 +118,8 @@ async def test_1154_consumer_that_cannot_read_says_so() -> None:
 
 
 async def test_1188_fenced_instance_is_an_error_with_a_type() -> None:
-    """There it is an untyped error, which the coordination task waits to hand over (#1186). Here each call raises it, and the
-    consumer does not join again, which would fence its successor."""
+    """In aiokafka it is an untyped error, which the coordination task waits to hand over (#1186). Here each call raises it, and
+    the consumer does not join again, which would fence its successor."""
     options = {"group_id": "g", "group_instance_id": "a"}
     async with scripted() as (cluster, groups), consumer_of(cluster.bootstrap, "orders", **options) as consumer:
         await consumer.getone()
@@ -134,8 +135,8 @@ async def test_1188_fenced_instance_is_an_error_with_a_type() -> None:
 
 
 async def test_847_consumer_reads_on_after_the_event_loop_was_blocked() -> None:
-    """There a loop that is blocked for longer than a session ends the iteration, or the consumer is stuck after it has rejoined.
-    Here heartbeats go on meanwhile. (The program of the issue: it commits after each record.)"""
+    """In aiokafka, a loop that is blocked for longer than a session ends the iteration, or the consumer is stuck after it has
+    rejoined. Here heartbeats continue meanwhile. (The program of the issue: it commits after each record.)"""
     with scripted_on_a_thread(partitions=1, records=20, interval_ms=50) as (cluster, _):
         async with consumer_of(cluster.bootstrap, "orders", group_id="g", enable_auto_commit=False) as consumer:
             seen = []
@@ -151,7 +152,7 @@ async def test_847_consumer_reads_on_after_the_event_loop_was_blocked() -> None:
 
 
 async def test_847_consumer_reads_on_after_it_has_rejoined() -> None:
-    """The coordinator has forgotten the member, as after a session that has timed out."""
+    """The coordinator has dropped the member, as after a session that has timed out."""
     world = scripted(partitions=1, records=20)
     async with world as (cluster, groups), consumer_of(cluster.bootstrap, "orders", group_id="g") as consumer:
         assert (await consumer.getone()).offset == 0
@@ -164,8 +165,8 @@ async def test_847_consumer_reads_on_after_it_has_rejoined() -> None:
 
 
 async def test_1126_partitions_that_stay_are_read_during_a_rebalance() -> None:
-    """There every rebalance takes all partitions away, and gives most of them back. Here a member that joins takes its share, and
-    the owner of the others never loses them, although the listener takes its time."""
+    """In aiokafka every rebalance takes all partitions away, and gives most of them back. Here a joining member takes its share,
+    and the owner of the others never loses them, although the listener takes its time."""
     async with Cluster(brokers=1) as cluster:
         await cluster.create_topic("orders", partitions=4)
         first = consumer_of(cluster.bootstrap_servers, "orders", group_id="g")

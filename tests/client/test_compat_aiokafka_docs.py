@@ -69,24 +69,24 @@ class Program(threading.Thread):
             self.error = e
 
     async def main(self, main: Any) -> None:
-        """What `asyncio.run` runs, so that it can be cancelled."""
+        """The coroutine for `asyncio.run`, which notes its task and loop so that it can be cancelled."""
         self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
         await main
 
     def wait_for(self, condition: Callable[[list[str]], object]) -> None:
-        """Until the lines that it has printed fulfil the condition."""
+        """Wait until the lines that the program has printed fulfil the condition."""
         wait_until(lambda: condition(self.lines) or not self.is_alive())
         assert condition(self.lines), (self.lines, self.error)
 
     def stop(self) -> list[str]:
-        """Cancel it, as Ctrl-C does; returns its lines."""
+        """Cancel the program, as Ctrl-C does; returns its lines."""
         assert self._loop is not None
         assert self._task is not None
         self._loop.call_soon_threadsafe(self._task.cancel)
         return self.result()
 
     def result(self) -> list[str]:
-        """Its lines, when it has ended. Raises its error."""
+        """Wait for the program to end; returns its lines, or raises its error."""
         self.join(WITHIN_S)
         assert not self.is_alive()
         if self.error is not None:
@@ -126,7 +126,7 @@ def send(cluster: ThreadedCluster, topic: str, *values: bytes, partition: int | 
 
 
 def send_until(cluster: ThreadedCluster, topic: str, program: Program) -> None:
-    """A consumer that begins at the end gets only what comes after it has started."""
+    """Send until the program prints: a consumer that begins at the end gets only records that are appended after its start."""
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         wait_until(lambda: producer.send_and_wait(topic, b"hello") and program.lines)
 
@@ -218,7 +218,7 @@ def cluster_members(cluster: ThreadedCluster, group: str) -> list[int]:
 
 
 def test_local_state_consumer(cluster: ThreadedCluster, start: Callable[..., Program], tmp_path: Path) -> None:
-    """It keeps offsets in files, and goes on where they say."""
+    """The program keeps offsets in files, and continues at these offsets."""
     cluster.create_topic("test", partitions=3)
     for partition in range(3):
         send(cluster, "test", b"1", b"2", partition=partition, key=b"%d" % partition)
@@ -246,13 +246,13 @@ def test_local_state_that_is_outdated(cluster: ThreadedCluster, start: Callable[
 
 
 def states(folder: Path) -> dict[int, tuple[int, dict[str, int]]]:
-    """What the files of local_state_consumer say, by partition."""
+    """The contents of local_state_consumer's files, by partition."""
     found = {}
     for path in folder.glob("my-partition-state-test-*.json"):
         try:
             state = json.loads(path.read_text())
         except json.JSONDecodeError:
-            continue  # It is being written.
+            continue  # The file is being written.
         found[int(path.stem.rpartition("-")[2])] = (state["last_offset"], state["counts"])
     return found
 
@@ -286,7 +286,7 @@ def test_transaction_that_an_error_ends(
 
 
 def test_transactional_processing(cluster: ThreadedCluster, start: Callable[..., Program]) -> None:
-    """What comes in leaves, together with the offsets."""
+    """The program sends on what it receives, together with the offsets, in one transaction."""
     cluster.create_topic("in_topic", partitions=1)
     cluster.create_topic("out_topic", partitions=1)
     program = start("transaction_example")
@@ -301,7 +301,7 @@ def test_transactional_processing(cluster: ThreadedCluster, start: Callable[...,
 
 
 def test_tls_needs_the_files_that_it_names(cluster: ThreadedCluster, start: Callable[..., Program]) -> None:
-    """What the context does on a connection is that of Python's ssl module."""
+    """The test ends at these files: the context itself is one of Python's ssl module."""
     with pytest.raises(FileNotFoundError):
         start("ssl_consume_produce").result()
 
@@ -335,7 +335,7 @@ def producer_of(cluster: ThreadedCluster) -> AIOKafkaProducer:
 
 
 class Enough(Exception):
-    """A fragment has done what the test wanted to see."""
+    """Raised when a fragment has done what the test checks."""
 
 
 @pytest.mark.parametrize("name", ["producer_9", "producer_101"])
@@ -381,7 +381,7 @@ async def test_fragment_that_commits_offsets_in_a_transaction(cluster: ThreadedC
 
 
 def printing(lines: list[str], enough: int = 1) -> Callable[..., None]:
-    """A `print` that ends an endless fragment after some lines."""
+    """A replacement for `print` that ends an endless fragment after some lines."""
 
     def write(*words: object) -> None:
         lines.append(" ".join(map(str, words)))
@@ -439,7 +439,7 @@ async def test_fragment_with_a_pattern_finds_topics_that_come_later(cluster: Thr
 
 
 async def test_fragment_with_assigned_partitions(cluster: ThreadedCluster) -> None:
-    """ "consumer_422" lacks the call of `start`, also for aiokafka; here it is made."""
+    """ "consumer_422" does not call `start`, which is a mistake for aiokafka, too; the test calls it."""
     cluster.create_topic("my_topic", partitions=3)
     lines: list[str] = []
     consumer = AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
@@ -454,7 +454,7 @@ async def test_fragment_with_assigned_partitions(cluster: ThreadedCluster) -> No
 
 @pytest.mark.parametrize("name", ["consumer_96", "consumer_177", "consumer_498"])
 async def test_fragments_that_do_nothing_with_what_they_read(cluster: ThreadedCluster, name: str) -> None:
-    """Their loops have no body: the third record ends them."""
+    """Their loops have no body: the test ends them at the third record."""
     cluster.create_topic("my_topic", partitions=1)
     read: list[Any] = []
 
@@ -570,7 +570,8 @@ async def test_fragment_that_stores_offsets_elsewhere(cluster: ThreadedCluster) 
 
 
 async def test_fragment_with_a_lock_in_the_listener(cluster: ThreadedCluster) -> None:
-    """ "consumer_363" shows what deadlocks; it only defines. Here a rebalance waits for a listener with a bound."""
+    """ "consumer_363" shows code that deadlocks in aiokafka; it only defines it. Here a rebalance waits for a listener only for a
+    limited time."""
     names = await run_fragment("consumer_363", cluster, AIOKafkaConsumer=lambda *arguments: None)
     assert issubclass(names["MyRebalancer"], aiokafka.ConsumerRebalanceListener)
 

@@ -340,7 +340,7 @@ async def test_harmless_leader_change_is_not_noticed() -> None:
 
 
 async def test_failing_look_up_is_repeated_with_growing_pauses() -> None:
-    """A hundred consumers must not ask a leader that cannot answer yet fifty times per second each."""
+    """Otherwise a hundred consumers would each ask a leader that cannot answer yet fifty times per second."""
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 10)
@@ -382,7 +382,7 @@ async def test_failing_validation_is_repeated_with_growing_pauses() -> None:
 
 
 async def test_reason_of_a_failing_look_up_is_shown() -> None:
-    """Without it, a consumer that waits for its first position looks like one without new records."""
+    """Without the reason, a consumer that waits for its first position looks like one without new records."""
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 10)
@@ -403,7 +403,7 @@ async def test_reason_of_a_failing_look_up_is_shown() -> None:
 
 
 async def test_seek_overrides_a_look_up_in_flight() -> None:
-    """The late response must not move the program back to the start of the log."""
+    """The late response must not move the position back to the start of the log."""
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 10)
@@ -490,8 +490,8 @@ async def test_corrupt_batch_does_not_lose_records_before_it() -> None:
 
 
 async def test_news_is_noticed_while_a_failed_partition_is_paused() -> None:
-    """With a failed partition, a call that returns records gives way to other tasks once. Records that arrived in that moment
-    were missed: the call slept until the next event, or for ever. A program pauses a partition that has failed, and a rebalance
+    """With a failed partition, a call that returns records yields to other tasks once. Records that arrived in that moment used
+    to be missed: the call slept until the next event, or forever. A program pauses a partition that has failed, and a rebalance
     holds it: so `getone` of a new member with `auto_offset_reset="none"` hung."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", partitions=2)
@@ -513,7 +513,7 @@ async def test_news_is_noticed_while_a_failed_partition_is_paused() -> None:
 
 
 async def test_loop_that_ignores_an_error_lets_others_run() -> None:
-    """`getone` raised without an await in between: nothing else ran, not even the task that would have ended the loop."""
+    """`getone` used to raise without an await in between: no other task ran, not even the one that would have ended the loop."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="error") as consumer:
@@ -544,7 +544,7 @@ def malform(kind: str, batch: bytes) -> bytes:
 @pytest.mark.parametrize("kind", ["damaged", "noise", "codec", "count"])
 @pytest.mark.parametrize("how", ["getone", "getmany", "fetch_batches", "async for"])
 async def test_batch_that_cannot_be_read_is_skipped_on_demand(kind: str, how: str) -> None:
-    """Each poll raised its error. By default that is still so, and the error says how to continue."""
+    """By default each poll raises the error of the batch, and the error says how to continue."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 30)
@@ -580,7 +580,7 @@ def damage_header(field: str, batch: bytes) -> bytes:
 @pytest.mark.parametrize("how", ["getone", "getmany", "fetch_batches", "async for"])
 @pytest.mark.parametrize("field", ["end", "near end", "control", "count"])
 async def test_skipping_a_damaged_header_loses_no_other_batch(field: str, how: str) -> None:
-    """The client trusted the end that the header claims: the position moved there, and the reset policy applied."""
+    """The client used to trust the end offset that the header claims: the position moved there, and the reset policy applied."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 100)
@@ -593,7 +593,7 @@ async def test_skipping_a_damaged_header_loses_no_other_batch(field: str, how: s
 
 
 async def test_batch_whose_end_is_not_known_is_not_skipped() -> None:
-    """There is no later batch in the log yet that would show its end, so continuing could miss the next batch."""
+    """The log has no later batch yet that would show where the damaged one ends, so continuing could miss the next batch."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 20)
@@ -609,7 +609,7 @@ async def test_batch_whose_end_is_not_known_is_not_skipped() -> None:
 
 
 async def test_damaged_batch_is_not_skipped_as_a_control_batch() -> None:
-    """The checksums of batches without records for the program were not verified."""
+    """The checksums of batches without records for the program used not to be verified."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 30)
@@ -696,7 +696,7 @@ async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
 
 @pytest.mark.parametrize("wanted", [{"pattern": "orders.*"}, {"on_revoked": print}])
 async def test_what_belongs_to_a_group_needs_one(wanted: dict[str, object]) -> None:
-    """Without a coordinator, nobody would evaluate the pattern, and the callbacks would never be called."""
+    """Without a coordinator, the pattern would not be evaluated, and the callbacks would never be called."""
     consumer = Consumer(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(UsageError, match="need a group_id"):
         consumer.subscribe(**wanted)
@@ -742,7 +742,7 @@ async def test_new_assignment_forgets_old_partitions() -> None:
 
 
 async def test_topics_may_be_subscribed_as_a_list() -> None:
-    """aiokafka and the other clients take a list; here a list was rejected as a wrong name."""
+    """aiokafka and the other clients take a list; here a list used to be rejected as a wrong name."""
     async with ScriptedCluster() as cluster:
         for topic in ("orders", "other"):
             cluster.create(topic)
@@ -803,8 +803,8 @@ async def test_assign_may_run_as_a_task() -> None:
 
 
 async def test_assign_may_be_called_outside_the_loop_that_runs_it() -> None:
-    """`run_coroutine_threadsafe(consumer.assign(...), loop)` is what another thread is advised to write: the call is made in
-    that thread, and what it returns runs in the loop."""
+    """`run_coroutine_threadsafe(consumer.assign(...), loop)` is the advised way to call from another thread: the call happens in
+    that thread, and the coroutine that it returns runs in the loop."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 5)

@@ -52,7 +52,7 @@ def before_answer(broker: ScriptedBroker, act: Callable[[], None], *, lose: bool
 
 
 class _Unanswered:
-    """A request whose answer goes nowhere."""
+    """A request whose answer is dropped."""
 
     def __init__(self, request: ServerRequest) -> None:
         self.body = request.body

@@ -56,7 +56,7 @@ async def test_conflict_names_the_log_end(expected: int) -> None:
 
 
 async def test_leader_is_asked_again_if_records_are_missing() -> None:
-    """A leader that was deposed without knowing it lacks the records of the next one, which the program may have read."""
+    """A leader that was deposed and has not noticed it lacks the records of its successor, which the program may have read."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -105,7 +105,7 @@ async def test_retry_of_a_successful_append_is_no_conflict(moves: bool) -> None:
 
 
 async def test_conditional_append_keeps_its_place_in_the_order() -> None:
-    """The records before it leave in the batch that was open, those after it in another; also before metadata is known."""
+    """The records before it are sent in the batch that was open, those after it in another one, also before metadata is known."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=50) as producer:
@@ -124,7 +124,7 @@ async def test_conditional_append_keeps_its_place_in_the_order() -> None:
 
 
 async def test_records_behind_a_conflict_are_delivered() -> None:
-    """Their sequence numbers follow that of the rejected batch, so the leader refuses them first."""
+    """Their sequence numbers follow that of the rejected batch, so the leader rejects them at first."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -236,7 +236,7 @@ async def test_many_values_get_the_offsets_from_the_expected_one_on(is_known: bo
 
 
 async def _runs(receipts: Receipts) -> list[BatchMetadata]:
-    """What `await receipts` returns, with the runs of one batch joined: parked records have a run each."""
+    """The result of `await receipts`, with the runs of one batch joined: each parked record has a run of its own."""
     joined: list[BatchMetadata] = []
     for each in await receipts:
         if joined and joined[-1].offset + joined[-1].records == each.offset:
@@ -368,7 +368,7 @@ def lose_an_attempt(queue: PartitionQueue) -> None:
 
 
 def send_another(queue: PartitionQueue) -> None:
-    """A batch behind it has the following number already."""
+    """Do nothing: the batch behind the first one already has the next sequence number."""
 
 
 @pytest.mark.parametrize("before", [lose_an_attempt, send_another])
@@ -391,7 +391,7 @@ def test_conditional_append_reserves_only_its_own_bytes() -> None:
 
 
 async def test_expected_offset_is_one_of_the_topic_that_was_known() -> None:
-    """A recreated topic may end at the same offset by chance. The records before that are others than the program has read."""
+    """A recreated topic may end at the same offset by chance. Its records are others than the program has read."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:

@@ -52,7 +52,7 @@ async def test_each_way_of_sending_carries_a_token() -> None:
 
 
 async def test_token_of_the_options_counts_for_each_record() -> None:
-    """They share batches, as records without a token do."""
+    """These records share batches, as records without a token do."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap, fencing_token=4, linger_ms=20) as producer:
@@ -80,7 +80,7 @@ async def test_record_without_a_token_is_not_affected() -> None:
 
 
 async def test_record_with_a_token_keeps_its_place_in_the_order() -> None:
-    """Also before metadata is known. A batch has one token, so records of the producer's token do not join it."""
+    """It does so also before metadata is known. A batch has one token, so records of the producer's token do not join it."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=50, fencing_token=1) as producer:
@@ -169,7 +169,8 @@ async def test_halves_of_a_batch_that_is_too_large_keep_the_token() -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_old_broker_fails_only_the_record_with_a_token(version: int) -> None:
-    """A broker of version 1 knows expected offsets, one of version 0 not even these. The others of the request are sent again."""
+    """A broker of version 1 supports expected offsets, one of version 0 not even these. The other records of the request are sent
+    again."""
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders", 3)
         cluster.newest_produce_version = version

@@ -105,7 +105,7 @@ async def test_batch_begins_at_the_position() -> None:
 
 
 async def test_batches_and_single_records_alternate() -> None:
-    """The rest of a batch whose first records were returned one by one is returned by column, and nothing twice."""
+    """`fetch_batches` returns the rest of a batch whose first records were returned one by one, and no record twice."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, 50)

@@ -85,7 +85,7 @@ async def drain(consumer: Consumer, form: str, end: int, within_s: float = 5) ->
 @pytest.mark.parametrize("form", ["getmany", "getmany by one", "fetch_batches"])
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_position_moves_past_fillers(shape: str, form: str, fetch_bytes: int) -> None:
-    """With 1 or 70 bytes per fetch, a response has nothing but a filler."""
+    """With 1 or 70 bytes per fetch, a response contains only a filler."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         partition = cluster.partition("orders")

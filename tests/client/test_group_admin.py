@@ -1,4 +1,4 @@
-"""What an operator asks about groups: each broker answers for its own, and one that does not answer is marked."""
+"""The admin client's calls about groups: each broker answers for its own, and one that does not answer is marked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ C = ErrorCode
 
 
 class Described:
-    """What the brokers of a cluster say about their groups. A group belongs to the broker whose number is its last character."""
+    """The descriptions that the brokers of a cluster return for their groups. A group belongs to the broker whose number is the
+    last character of its id."""
 
     def __init__(self, cluster: ScriptedCluster, groups: ScriptedGroups) -> None:
         self.cluster = cluster
@@ -37,11 +38,11 @@ class Described:
         self.newer: dict[str, messages.DescribedConsumerGroup] = {}
         self.classic: dict[str, messages.DescribedGroup] = {}
         self.codes: dict[int, ErrorCode] = {}
-        """By broker, what its ListGroups says."""
+        """The error of ListGroups, by broker."""
         self.left: list[messages.LeaveGroupRequest] = []
         self.deleted: list[str] = []
         self.lost_responses = 0
-        """How many changes are carried out without a response."""
+        """The number of changes to carry out without a response."""
         self.finds = 0
 
     def handlers(self, broker: ScriptedBroker) -> dict[int, object]:
@@ -422,7 +423,7 @@ async def test_lag_is_counted_to_the_end_of_each_log() -> None:
 
 
 async def test_lag_of_what_does_not_answer_is_marked() -> None:
-    """One leader and one coordinator are silent: the others' part is there, and within the time."""
+    """One leader and one coordinator are silent. The result has the others' part, and arrives within the time limit."""
     async with described() as (cluster, there, admin):
         for index in range(3):
             there.groups.store("orders", index, 0, "b1")

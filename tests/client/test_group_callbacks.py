@@ -66,7 +66,7 @@ async def test_callbacks_are_called_once_for_each_change() -> None:
 
 
 async def test_lost_partitions_are_revoked_ones_without_a_callback_of_their_own() -> None:
-    """As in Kafka's Java client: a program that forgets to say what a loss means should not keep its state."""
+    """As in Kafka's Java client: a program that does not handle a loss should not keep its state."""
     heard = Heard()
     callbacks = {"on_assigned": heard.on_assigned, "on_revoked": heard.on_revoked}
     async with scripted(partitions=1) as (cluster, groups), subscriber(cluster, callbacks) as consumer:
@@ -77,7 +77,7 @@ async def test_lost_partitions_are_revoked_ones_without_a_callback_of_their_own(
 
 
 class Listener:
-    """As aiokafka's ConsumerRebalanceListener: one method is a coroutine function, the other is not."""
+    """A listener like aiokafka's ConsumerRebalanceListener: one method is a coroutine function, the other is not."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -116,7 +116,8 @@ def test_wrong_callbacks_and_patterns_are_refused(wrong: dict[str, Any]) -> None
 
 
 async def test_seek_in_on_assigned_counts() -> None:
-    """For offsets that are stored elsewhere: no record before the callback has returned, and none before the sought one."""
+    """The case of offsets that are stored elsewhere: no record is returned before the callback has returned, and none before the
+    offset that it sought."""
     async with scripted(partitions=2) as (cluster, groups):
         groups.store("orders", 0, 3)
         positions: list[int] = []
@@ -157,8 +158,8 @@ async def test_automatic_commit_comes_before_on_revoked() -> None:
 
 
 async def test_revocation_behind_a_slow_on_assigned_is_reported_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator's time runs from the heartbeat that asked for the partitions. A member that takes longer is removed, and
-    goes on reading its other partitions until it knows."""
+    """The coordinator's time limit runs from the heartbeat response that asked for the partitions. A member that takes longer is
+    removed, and goes on reading its other partitions until it is notified."""
 
     end = asyncio.Event()
 
@@ -245,7 +246,7 @@ async def test_heartbeats_go_on_while_a_callback_takes_long() -> None:
 
 @pytest.mark.parametrize("is_coroutine", [False, True])
 async def test_error_of_a_callback_is_raised_once(is_coroutine: bool) -> None:
-    """The rebalance goes on: other members wait for it."""
+    """The rebalance continues, because other members wait for it."""
 
     def fail(partitions: list[TopicPartition]) -> None:
         raise ValueError("no such table")

@@ -38,7 +38,7 @@ async def work(consumer: Consumer, seen: Counter[bytes]) -> None:
 
 
 async def test_group_reads_everything_once_while_members_come_and_go() -> None:
-    """Members that leave in order hand over exactly what they have not finished."""
+    """Members that leave in order hand over exactly the records that they have not finished."""
     async with Cluster(brokers=1) as cluster:
         await cluster.create_topic("orders", partitions=PARTITIONS)
         seen: Counter[bytes] = Counter()
@@ -64,7 +64,7 @@ async def test_group_reads_everything_once_while_members_come_and_go() -> None:
 
 
 async def test_group_survives_the_death_of_its_coordinator() -> None:
-    """The next coordinator knows the member, its epoch, and what was committed: nobody loses a partition."""
+    """The next coordinator has the member, its epoch, and the committed offsets: no member loses a partition."""
     async with Cluster(brokers=3) as cluster:
         await cluster.create_topic("orders", partitions=PARTITIONS)
         await fill(cluster, 100)
@@ -86,7 +86,7 @@ async def test_group_survives_the_death_of_its_coordinator() -> None:
 
 
 async def test_crashed_member_is_replaced() -> None:
-    """Its process has ended without a word; its connection is closed, and no heartbeat follows."""
+    """Its process has ended without leaving the group; its connection is closed, and no heartbeat follows."""
     async with Cluster(brokers=1) as cluster:
         await cluster.create_topic("orders", partitions=PARTITIONS)
         await fill(cluster, 100)
@@ -105,7 +105,7 @@ async def test_crashed_member_is_replaced() -> None:
 
 
 class Watched:
-    """Members in one world, which look at each other: no partition's records are returned by two of them at a time."""
+    """Members in one simulated cluster, and their common check: no two of them return records of one partition at a time."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
@@ -113,7 +113,7 @@ class Watched:
         self.seen: Counter[bytes] = Counter()
 
     async def run(self, number: int) -> None:
-        """A program that starts again when something fails."""
+        """Run a program that starts again when something fails."""
         while True:
             with suppress(StrandlineError):
                 async with member(self.cluster, auto_commit_interval_ms=500) as consumer:
@@ -139,7 +139,7 @@ def reads(consumer: Consumer, tp: TopicPartition) -> bool:
 
 
 async def come_and_go(watched: Watched, tasks: dict[int, asyncio.Future[None]]) -> None:
-    """Stop a member every few seconds, sometimes without a word, and start another."""
+    """Stop a member every few seconds, sometimes without leaving the group, and start another."""
     for number in range(3, 9):
         await asyncio.sleep(2.5)
         leaving = min(tasks)

@@ -1,4 +1,4 @@
-"""What a member of a group commits: never more than was finished, never for a partition that is not its own any more."""
+"""The offsets that a member of a group commits: never more than was finished, never for a partition that it no longer owns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .scripted_groups import ScriptedGroups
 
 
 def fates_of_commits(groups: ScriptedGroups, *fates: str) -> None:
-    """What happens to the next commits."""
+    """Set the fates of the next commits."""
     left = iter(fates)
     groups.fate = lambda request: next(left, "ok") if isinstance(request, OffsetCommitRequest) else "ok"
 
@@ -103,7 +103,7 @@ async def test_a_sought_position_is_committed() -> None:
 
 
 async def test_a_first_position_at_the_end_is_committed() -> None:
-    """Otherwise records that arrive before the first commit would be skipped by the next owner, which begins at the end, too."""
+    """Otherwise the next owner, which begins at the end, too, would skip records that arrive before the first commit."""
     options = {"auto_offset_reset": "latest", "auto_commit_interval_ms": 20}
     async with scripted(partitions=1) as (cluster, groups), member(cluster, **options) as consumer:
         await until_settled(consumer, 0)
@@ -279,7 +279,7 @@ async def test_commit_is_repeated_until_it_succeeds(fate: str) -> None:
 
 
 async def test_stale_epoch_is_answered_by_a_heartbeat_and_the_commit_repeated() -> None:
-    """The coordinator has moved the member to another epoch, and its response is on its way."""
+    """The coordinator has moved the member to another epoch, and the heartbeat's response is still on its way."""
     async with scripted(partitions=2) as (cluster, groups), member(cluster, enable_auto_commit=False) as consumer:
         await until_settled(consumer, 0, 1)
         before = groups.member().epoch
@@ -308,7 +308,7 @@ async def test_commit_of_a_revoked_partition_fails_and_that_of_another_does_not(
 
 
 async def test_commit_that_is_repeated_leaves_out_what_was_revoked_meanwhile() -> None:
-    """With the newer epoch the coordinator would take it for a commit of the present owner."""
+    """With the newer epoch, the coordinator would accept it as a commit of the present owner."""
     async with scripted(partitions=2) as (cluster, groups), member(cluster, enable_auto_commit=False) as consumer:
         await until_settled(consumer, 0, 1)
         groups.fate = lambda request: "COORDINATOR_LOAD_IN_PROGRESS" if isinstance(request, OffsetCommitRequest) else "ok"
@@ -328,7 +328,7 @@ async def test_commit_that_is_repeated_leaves_out_what_was_revoked_meanwhile() -
 
 
 async def test_revocation_waits_for_a_commit_in_flight() -> None:
-    """The commit of a program that commits by itself should not fail because of a heartbeat that overtakes it (KAFKA-9823)."""
+    """If a program commits by itself, its commit should not fail because a heartbeat overtakes it (KAFKA-9823)."""
     async with scripted(partitions=2) as (cluster, groups), member(cluster, enable_auto_commit=False) as consumer:
         await until_settled(consumer, 0, 1)
         fates_of_commits(groups, *["COORDINATOR_LOAD_IN_PROGRESS"] * 3)
@@ -353,8 +353,8 @@ async def test_commit_of_a_removed_member_fails(code: str) -> None:
 
 @pytest.mark.parametrize("offsets", [None, {P0: 20}])
 async def test_commit_of_records_whose_partition_was_lost_fails(offsets: dict[TopicPartition, int] | None) -> None:
-    """Also when the partition has come back: another member may have read on. Without the offsets it would store nothing, and
-    say that it has succeeded."""
+    """It fails also when the partition has returned, because another member may have read on. Without `offsets` the commit would
+    otherwise store nothing, and report success."""
     async with scripted(partitions=1) as (cluster, groups), member(cluster, enable_auto_commit=False) as consumer:
         await read(consumer, 20)
         groups.group().remove([groups.member().member_id])
@@ -383,7 +383,7 @@ async def test_rejected_offset_of_one_partition_is_its_error_alone(code: ErrorCo
 
 
 async def test_commits_keep_the_order_of_the_calls() -> None:
-    """The first one fails for a while; repeated after the second it would take the group back."""
+    """The first commit fails for a while. If it were repeated after the second, it would set the group back."""
     async with scripted(partitions=1) as (cluster, groups), member(cluster, enable_auto_commit=False) as consumer:
         await until_settled(consumer, 0)
         fates_of_commits(groups, "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_LOAD_IN_PROGRESS")

@@ -1,4 +1,4 @@
-"""A consumer as a member of a group: what it reads, from where, and what happens when partitions come and go."""
+"""A consumer as a member of a group: what it reads, from where, and what happens when partitions are assigned and revoked."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_partition_without_unfinished_records_goes_at_once() -> None:
 
 
 async def test_records_of_a_revoked_partition_are_not_returned() -> None:
-    """They are fetched already, and the revocation waits for the program."""
+    """The records are fetched already, and the revocation waits for the program."""
     async with scripted(partitions=2, records=300) as (cluster, groups), member(cluster) as consumer:
         await until_settled(consumer, 0, 1)
         assert len((await consumer.getmany(P1, timeout_ms=3000, max_records=5))[P1]) == 5
@@ -213,7 +213,7 @@ async def test_partition_that_comes_back_is_read_from_the_commit() -> None:
 
 
 async def test_assigned_topic_whose_name_is_unknown_is_asked_for_by_its_id() -> None:
-    """A pattern is evaluated by the coordinator, which may know topics that the consumer has never heard of."""
+    """The coordinator evaluates the pattern, and may have topics that the consumer does not know."""
     async with scripted() as (cluster, groups):
         consumer = Consumer(
             bootstrap_servers=cluster.bootstrap, group_id="g", auto_offset_reset="earliest", heartbeat_thread=False
@@ -230,7 +230,7 @@ async def test_assigned_topic_whose_name_is_unknown_is_asked_for_by_its_id() -> 
 
 
 async def test_topic_that_stays_unknown_holds_up_no_other() -> None:
-    """The coordinator has assigned it, and it was deleted meanwhile."""
+    """The coordinator has assigned a topic that was deleted meanwhile."""
     async with scripted(partitions=1) as (cluster, groups), member(cluster) as consumer:
         await until_settled(consumer, 0)
         groups.rebalance(groups.keys("orders", 0) | {(b"x" * 16, 0)})
@@ -241,7 +241,7 @@ async def test_topic_that_stays_unknown_holds_up_no_other() -> None:
 
 
 async def test_recreated_topic_is_read_from_its_beginning_once() -> None:
-    """Another id is another topic: the offsets of the old one say nothing about it."""
+    """A topic with another id is another topic: the offsets of the old one say nothing about it."""
     async with scripted(partitions=1) as (cluster, groups), member(cluster) as consumer:
         await read(consumer, 20)
         await consumer.commit()

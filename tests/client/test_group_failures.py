@@ -1,5 +1,5 @@
-"""What goes wrong around a member of a group: coordinators that move, hang or are not there, members that are removed, programs
-that block their loop or do not come back, and tasks that are cancelled."""
+"""Failures around a member of a group: coordinators that move, hang or are missing, members that are removed, programs that block
+their loop or stop calling, and tasks that are cancelled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def heartbeats_are(fate: str) -> Callable[[Message], str]:
 
 
 def refuse_heartbeats(groups: ScriptedGroups, code: ErrorCode) -> None:
-    """As the coordinator does: in the response."""
+    """Answer heartbeats with this error, as the coordinator does: in the response."""
     groups.group().heartbeat = lambda request, now=0.0: ConsumerGroupHeartbeatResponse(code, "because")  # type: ignore[method-assign]
 
 
@@ -46,7 +46,7 @@ def refuse_heartbeats(groups: ScriptedGroups, code: ErrorCode) -> None:
 
 @WITH_AND_WITHOUT_THREAD
 async def test_member_follows_its_coordinator(heartbeat_thread: bool) -> None:
-    """It keeps its partitions and its epoch, and commits at the new one."""
+    """The member keeps its partitions and its epoch, and commits to the new coordinator."""
     async with scripted() as (cluster, groups), member(cluster, heartbeat_thread=heartbeat_thread) as consumer:
         await until_settled(consumer, 0, 1, 2, 3)
         epoch, rebalances = groups.member().epoch, consumer.metrics()["group"]["rebalances"]
@@ -98,7 +98,7 @@ async def test_member_asks_others_when_its_coordinator_dies() -> None:
 
 
 async def test_silent_coordinator_is_replaced_within_an_interval_or_two() -> None:
-    """A paused process keeps its connections. Another broker coordinates the group by then."""
+    """A paused process keeps its connections open. Another broker has become the coordinator."""
     async with scripted() as (cluster, groups):
         groups.coordinator = 2
         async with member(cluster) as consumer:
@@ -111,7 +111,7 @@ async def test_silent_coordinator_is_replaced_within_an_interval_or_two() -> Non
 
 
 async def test_heartbeat_follows_a_lost_connection_at_once() -> None:
-    """The coordinator may wait for nothing but that, because the member says that it returns at once."""
+    """This heartbeat may be all that the coordinator waits for, because the member has promised to return at once."""
     async with scripted(interval_ms=60_000) as (cluster, groups), member(cluster) as consumer:
         await until_settled(consumer, 0, 1, 2, 3)
         beats = len(groups.heartbeats)
@@ -137,7 +137,7 @@ async def test_lost_heartbeat_costs_no_partition(fate: str) -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND])
 async def test_removed_member_joins_again_and_reads_on_from_the_commit(code: ErrorCode) -> None:
-    """aiokafka#847: it was stuck after that."""
+    """In aiokafka#847, the consumer was stuck after that."""
     lost: list[TopicPartition] = []
     async with scripted(partitions=1) as (cluster, groups), member(cluster) as consumer:
         consumer.subscribe("orders", on_lost=lost.extend)
@@ -174,7 +174,7 @@ FATAL = [
 
 @pytest.mark.parametrize("code", FATAL)
 async def test_refused_member_fails_each_call_that_returns_records(code: ErrorCode) -> None:
-    """aiokafka#1188: it tried for ever, and the program saw nothing."""
+    """In aiokafka#1188, the consumer tried forever, and the program got no error."""
     async with scripted() as (cluster, groups):
         refuse_heartbeats(groups, code)
         async with member(cluster) as consumer:
@@ -211,7 +211,7 @@ async def test_refused_member_loses_its_partitions_and_may_subscribe_again() -> 
 
 @WITH_AND_WITHOUT_THREAD
 async def test_no_record_is_returned_while_the_membership_is_in_doubt(heartbeat_thread: bool) -> None:
-    """Without a heartbeat for a session, another member may have the partitions, and read them."""
+    """If a member sends no heartbeat for a session, another member may have the partitions, and read them."""
     async with (
         scripted(partitions=1, records=300) as (cluster, groups),
         member(cluster, heartbeat_thread=heartbeat_thread) as consumer,
@@ -242,7 +242,7 @@ async def test_process_that_was_paused_returns_nothing_before_it_is_sure() -> No
 
 
 async def test_process_that_was_paused_in_a_call_returns_nothing_before_it_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call waited for records, and they were there when the process went on: before the loop has noticed how late it is."""
+    """The call waited for records, and they were ready when the process continued, before the loop has noticed how late it is."""
     async with scripted(partitions=1, records=300) as (cluster, groups), member(cluster) as consumer:
         assert len((await consumer.getmany(timeout_ms=3000, max_records=5))[P0]) == 5
         await until_settled(consumer, 0)
@@ -260,16 +260,16 @@ async def test_process_that_was_paused_in_a_call_returns_nothing_before_it_is_su
         assert (await consumer.getmany(timeout_ms=3000, max_records=1))[P0][0].offset == 100
 
 
-# -- programs that block, and programs that do not come back -------------------------------------------------------------
+# -- programs that block, and programs that stop calling ----------------------------------------------------------------------
 
 
 def block(seconds: float) -> None:
-    """As a handler that computes, or calls a blocking library."""
+    """Block the loop, as a handler does that computes, or calls a blocking library."""
     time.sleep(seconds)
 
 
 def session(groups: ScriptedGroups, seconds: float) -> Callable[[], bool]:
-    """Whether the coordinator has heard nothing of a member for so long. It is asked with each heartbeat, and then."""
+    """Returns a predicate: whether the heartbeats have ever paused for longer than `seconds`, up to now."""
     heard = [time.monotonic()]
     silent = [0.0]
     heartbeat = groups.group().heartbeat
@@ -284,7 +284,7 @@ def session(groups: ScriptedGroups, seconds: float) -> Callable[[], bool]:
 
 
 async def test_heartbeats_go_on_while_the_program_blocks_its_loop() -> None:
-    """aiokafka#700, faust#231: the coordinator removed a member in the middle of its work."""
+    """In aiokafka#700 and faust#231, the coordinator removed a member in the middle of its work."""
     with scripted_on_a_thread(partitions=1, interval_ms=50) as (cluster, groups):
         async with member(cluster, heartbeat_thread=True) as consumer:
             await until_settled(consumer, 0)
@@ -307,7 +307,8 @@ async def test_without_the_thread_they_stop() -> None:
 
 
 async def test_rebalance_waits_for_a_program_that_blocks_its_loop() -> None:
-    """The thread has heard of it, and reports the partitions as owned until the program can give them up."""
+    """The heartbeat thread has received the new target, and reports the partitions as owned until the program can give them
+    up."""
     with scripted_on_a_thread(partitions=2, interval_ms=50) as (cluster, groups):
         async with member(cluster, heartbeat_thread=True) as consumer:
             await until_settled(consumer, 0, 1)
@@ -331,7 +332,7 @@ async def test_blocked_loop_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @WITH_AND_WITHOUT_THREAD
 async def test_program_that_does_not_come_back_leaves_the_group(heartbeat_thread: bool) -> None:
-    """It joins again when it asks for records, and gets those that it had not finished."""
+    """It joins again when it asks for records, and gets the records that it had not finished."""
     lost: list[TopicPartition] = []
     options = {"heartbeat_thread": heartbeat_thread, "max_poll_interval_ms": 300, "max_poll_records": 10}
     async with scripted(partitions=1) as (cluster, groups), member(cluster, **options) as consumer:
@@ -349,7 +350,7 @@ async def test_program_that_does_not_come_back_leaves_the_group(heartbeat_thread
 
 
 async def test_program_that_blocks_its_loop_for_too_long_leaves_the_group() -> None:
-    """A handler that hangs must not keep its partitions for ever."""
+    """A handler that hangs must not keep its partitions forever."""
     with scripted_on_a_thread(partitions=1, interval_ms=50) as (cluster, groups):
         async with member(cluster, heartbeat_thread=True, max_poll_interval_ms=400) as consumer:
             await until_settled(consumer, 0)
@@ -388,7 +389,7 @@ async def test_program_that_reads_stays_a_member(way: str) -> None:
 
 @pytest.mark.parametrize("name", ["rebalance", "auto commit"])
 async def test_cancelled_background_task_fails_the_consumer(name: str) -> None:
-    """aiokafka#1039: a test framework cancels all tasks, and the consumer silently stops."""
+    """In aiokafka#1039, a test framework cancels all tasks, and the consumer silently stops."""
     async with scripted() as (cluster, groups):
         consumer = member(cluster)
         await consumer.start()
@@ -459,7 +460,7 @@ async def test_cancelled_stop_still_ends_everything() -> None:
 
 
 def test_simulated_loops_get_no_thread() -> None:
-    """Theirs is another time, and what a thread does cannot be repeated from a seed."""
+    """Simulated loops run on virtual time, and a thread's work could not be repeated from a seed."""
     assert not heartbeat_thread.may_use_threads(object.__new__(NodeLoop))
     for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
         assert heartbeat_thread.may_use_threads(loop)
@@ -493,7 +494,8 @@ def test_program_that_forgets_to_stop_ends_with_its_loop() -> None:
 
 
 async def test_consumer_that_stops_while_it_takes_partitions_leaves() -> None:
-    """The answer about the committed offsets came when nobody wanted it any more, and ended the task that leaves the group."""
+    """The response with the committed offsets arrived when it was no longer needed, and used to end the task that leaves the
+    group."""
     async with scripted() as (cluster, groups):
         groups.fate = lambda request: "late" if isinstance(request, OffsetFetchRequest) else "ok"
         consumer = member(cluster)
@@ -507,7 +509,7 @@ async def test_consumer_that_stops_while_it_takes_partitions_leaves() -> None:
 
 
 async def test_failed_look_up_leaves_nothing_assigned_by_hand() -> None:
-    """A second attempt would take the partition for one that is read already."""
+    """If the partition stayed assigned, a second `assign` would take it for one that is read already."""
     async with scripted() as (cluster, groups):
         groups.coordinator = -1
         options = {"bootstrap_servers": cluster.bootstrap, "group_id": "g", "auto_offset_reset": "earliest"}

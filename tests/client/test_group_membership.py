@@ -112,7 +112,7 @@ def test_the_coordinator_names_the_interval() -> None:
 
 
 def test_assigned_partitions_are_owned_before_the_program_has_taken_them() -> None:
-    """Whatever the program does with the target, and when, the coordinator gives them to no other member meanwhile."""
+    """The coordinator gives them to no other member, whatever the program does with the target, and when."""
     m = member()
     m.subscribe(ORDERS, 0.0)
     beat(m, ok(1, keys(0, 1)))
@@ -142,7 +142,7 @@ def test_heartbeats_go_on_while_the_program_gives_up_partitions() -> None:
 
 
 def test_partition_that_goes_before_it_was_taken_has_to_be_given_up() -> None:
-    """The program may have begun to take it. The coordinator waits until it says that it has not."""
+    """The program may have begun to take it. The coordinator waits until the member reports that it does not own it."""
     m = stable(keys(0))
     beat(m, ok(5, keys(0, 1)), m.due_at)
     beat(m, ok(5, keys(0)), m.due_at)
@@ -183,7 +183,7 @@ def test_pattern_replaces_names_and_is_taken_back() -> None:
 
 
 def test_pattern_is_taken_back_when_the_member_joins_again() -> None:
-    """Without it, a coordinator that still has the member would keep the old pattern."""
+    """Without the empty pattern, a coordinator that still has the member would keep the old one."""
     m = member()
     m.subscribe(Topics(pattern="orders-.*"), 0.0)
     beat(m, ok(1, NONE))
@@ -258,7 +258,7 @@ def test_answer_to_a_waiting_heartbeat_is_followed_at_once() -> None:
 
 
 def test_coordinator_that_does_not_keep_the_answer_back_is_asked_at_the_interval() -> None:
-    """A broker of an older version."""
+    """A broker of an older version answers at once."""
     m = waiting()
     m.on_response(ok(5), 10.01)
     assert m.due_at == 13.0
@@ -430,7 +430,7 @@ def test_member_that_never_asked_to_join_leaves_without_a_request() -> None:
 
 
 def test_leave_follows_the_heartbeat_in_flight() -> None:
-    """The request that joins may be answered after the program has changed its mind."""
+    """The program leaves while the joining heartbeat is in flight; the response to that arrives afterwards."""
     m = member()
     m.subscribe(ORDERS, 0.0)
     m.next_request(0.0)
@@ -464,7 +464,7 @@ def test_member_outside_the_group_leaves_at_once(state: MemberState) -> None:
     assert (m.state, m.due_at) == (S.UNSUBSCRIBED, float("inf"))
 
 
-# -- a program that does not come back -----------------------------------------------------------------------------------
+# -- a program that stops calling ------------------------------------------------------------------------------------------
 
 
 def test_program_that_does_not_poll_leaves_and_joins_again_when_it_does() -> None:
@@ -530,7 +530,7 @@ def test_partitions_are_relied_on_for_the_session_that_the_coordinator_names() -
 
 
 def test_lost_connection_shortens_the_trust() -> None:
-    """The coordinator removes a member soon that has closed the connection and does not return."""
+    """The coordinator soon removes a member that has closed the connection and does not return."""
     m = stable(keys(0))
     beat(m, bounded(), 10.0)
     m.on_connection_lost(12.0)
@@ -544,7 +544,7 @@ def test_lost_connection_shortens_the_trust() -> None:
 
 
 def test_coordinator_without_a_grace_keeps_the_session_after_a_lost_connection() -> None:
-    """Of a static member, or a broker of an older version."""
+    """A coordinator grants no grace to a static member, and one of an older version grants none at all."""
     m = stable(keys(0))
     beat(m, bounded(grace_ms=0), 10.0)
     m.on_connection_lost(12.0)
@@ -563,21 +563,21 @@ PARTITIONS = [(TOPIC, index) for index in range(4)]
 
 class Program:
     """A consumer around the core, on another thread: it takes and gives up partitions by a view that is older than the core, and
-    what it says arrives late."""
+    its reports arrive late."""
 
     def __init__(self, number: int) -> None:
         self.membership = Membership(Identity("group", f"m{number}"), Random(number))
         self.owned: set[tuple[bytes, int]] = set()
-        """What it reads."""
+        """The partitions that it reads."""
         self.tenure = 0
         self.view: tuple[int, Keys | None, Keys] = (0, None, NONE)
-        """Tenure, target and owned partitions of the membership, as it saw them last."""
+        """The tenure, target and owned partitions of the membership when the program last looked."""
         self.said: list[Callable[[float], None]] = []
-        """What the membership has not heard yet."""
+        """The program's reports that the membership has not received yet."""
         self.request: ConsumerGroupHeartbeatRequest | None = None
-        """In flight."""
+        """The request that the coordinator has not received yet."""
         self.response: ConsumerGroupHeartbeatResponse | None = None
-        """On its way back."""
+        """The response that the member has not received yet."""
 
     def reads(self, now: float) -> set[tuple[bytes, int]]:
         """The partitions whose records the program may get now. A call that returns records looks at the core's newest state."""
@@ -589,7 +589,7 @@ class Program:
         self.view = m.tenure, m.target_keys, m.owned_keys
 
     def step(self) -> None:
-        """One step by what it saw last."""
+        """One step, based on the view."""
         m, (tenure, target, owned) = self.membership, self.view
         if self.tenure != tenure:
             self.owned, self.tenure = set(), tenure
@@ -681,7 +681,7 @@ class Group(RuleBasedStateMachine):
 
     @rule(silent=st.sampled_from([None, 0, 1]), seconds=st.integers(1, 12))
     def live(self, silent: int | None, seconds: int) -> None:
-        """Time without faults for all but one member, of which nothing is heard."""
+        """Let time pass without faults for all but one member, which sends nothing."""
         for _ in range(2 * seconds):
             for number, program in enumerate(self.programs):
                 if number != silent:
@@ -710,7 +710,7 @@ class Group(RuleBasedStateMachine):
 
     @rule()
     def a_calm_time_settles_everything(self) -> None:
-        """Without faults, the members have what the coordinator means, and together everything."""
+        """Without faults, each member reaches the state that its subscription asks for, and together they own all partitions."""
         self.live(None, 25)
         for program in self.programs:
             wants = program.membership.topics is not None

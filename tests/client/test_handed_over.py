@@ -1,4 +1,4 @@
-"""Which records a program has finished, from what it has asked for."""
+"""Which records a program has finished: derived from the calls by which it asks for more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(offset: int) -> ConsumerRecord:
 
 
 def hand_over(handed: HandedOver, partition: PartitionState, end: int) -> None:
-    """A call returns the records up to `end`."""
+    """Return the records up to `end`, as a call of the program does."""
     handed.on_returned(partition)
     partition.seek(end)
 
@@ -46,7 +46,7 @@ def test_returned_records_are_finished_by_the_next_call() -> None:
 
 
 def test_two_returns_within_one_call_begin_at_the_first() -> None:
-    """`getone` with records that a deserializer skips, or a call that goes round twice."""
+    """This happens in `getone` if a deserializer skips records, or if a call loops twice."""
     handed, a = HandedOver(), state(P0, 5)
     hand_over(handed, a, 9)
     hand_over(handed, a, 12)
@@ -102,7 +102,7 @@ def test_everything_can_be_finished_at_once() -> None:
 
 
 def test_dropped_partition_is_remembered_while_its_records_are_in_work() -> None:
-    """The program may try to commit them, and should hear that it cannot."""
+    """The program may try to commit these records, and should get an error."""
     handed, a, b = HandedOver(), state(P0, 5), state(P1, 5)
     hand_over(handed, a, 9)
     handed.drop(a)

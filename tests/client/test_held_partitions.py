@@ -1,4 +1,4 @@
-"""A partition that is held returns no records, whatever the program says about pauses."""
+"""A partition that is held returns no records, whether or not the program pauses or resumes it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_hold_ends_a_running_loop() -> None:
 
 
 def test_hold_does_not_outlast_a_recreated_topic() -> None:
-    """Only the program's pause does."""
+    """Only a pause by the program outlasts it."""
     subscription = Subscription(EARLIEST)
     state = subscription.add(TopicPartition("orders", 0), bytes(16), EARLIEST)
     state.hold()

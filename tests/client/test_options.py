@@ -85,7 +85,7 @@ def test_unknown_option_names_the_nearest_one(kind, wrong: str, near: str) -> No
     ],
 )
 def test_a_wrong_value_is_a_usage_error(wrong: dict[str, object]) -> None:
-    """The error names the option and the value at construction; no producer with another behaviour is made."""
+    """The error names the option and the value at construction; no producer with another behaviour is created."""
     with pytest.raises(UsageError) as refused:
         Producer(**wrong)  # type: ignore[arg-type]
     name = next(reversed(wrong.get("config", wrong)), "config") if isinstance(wrong.get("config", {}), dict) else "config"
@@ -93,7 +93,7 @@ def test_a_wrong_value_is_a_usage_error(wrong: dict[str, object]) -> None:
 
 
 def test_texts_of_a_properties_file_are_read() -> None:
-    """`acks=1` of a properties file was refused, and `enable.idempotence=false` meant true."""
+    """`acks=1` of a properties file used to be refused, and `enable.idempotence=false` to mean true."""
     config = {
         "acks": "1",
         "enable.idempotence": "False",
@@ -132,7 +132,7 @@ WRONG = {
     Text: [5, None, True, b"text"],
     Whole: ["5", True, -1, 0.5, None, 1 << 64],
 }
-"""Per type of option: values that must be refused."""
+"""Values that must be refused, by type of option."""
 
 
 @pytest.mark.parametrize(("client", "row"), ROWS, ids=[f"{client.__name__}-{row.name}" for client, row in ROWS])

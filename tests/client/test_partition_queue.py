@@ -35,7 +35,7 @@ class Line:
         self.produced = 0
 
     def establish(self) -> None:
-        """One acknowledged record: the broker knows the producer from here on."""
+        """Acknowledge one record, so that the broker knows the producer from here on."""
         self.produce(1)
         self.settle()
 
@@ -55,7 +55,7 @@ class Line:
             self.pipe.append((batch, batch.attempts, bytes(batch.data)))
 
     def answer(self, batch: Batch, attempt: int, code: ErrorCode, base_offset: int) -> None:
-        """Act on an answer as the sender does: one to an old attempt is ignored."""
+        """Act on an answer as the sender does: an answer to an old attempt is ignored."""
         if not batch.expects(attempt):
             return
         if code == C.NONE:
@@ -183,7 +183,7 @@ def test_retry_after_lost_response_gets_original_offset() -> None:
 
 
 def test_retries_keep_sequence_order() -> None:
-    """S39: no batch overtakes another, whichever response came first."""
+    """S39: no batch overtakes another, in whatever order the responses arrive."""
     line = Line()
     line.establish()
     batches = [line.produce(1) for _ in range(7)]
@@ -198,7 +198,8 @@ def test_retries_keep_sequence_order() -> None:
 
 
 def test_batch_in_doubt_stays_within_five_batches() -> None:
-    """The broker forgets a producer's sixth batch from the end. A retry of it would get no offset, or be appended as new."""
+    """A broker keeps only the last five batches of a producer. A retry of an older one would get no offset, or be appended as
+    new."""
     line = Line()
     line.establish()
     lost = line.produce(1)
@@ -304,7 +305,7 @@ def test_idle_queue_of_a_transaction_that_has_ended_takes_no_producer_id() -> No
 
 
 def test_exhausted_epoch_waits_for_batches_in_flight() -> None:
-    """That batch may be written under the old id; under a new one the broker would not know it."""
+    """The batch may have been written under the old id; with a new id the broker would not recognise a retry."""
     line = Line()
     line.produce(1)
     line.pump()
@@ -350,7 +351,8 @@ def sequences(line: Line) -> list[int]:
 
 
 def test_named_producer_continues_with_several_batches_in_flight() -> None:
-    """No broker accepts a first row with any number, so a second batch cannot overtake a failed first one."""
+    """A broker rejects a first row with any other number than the next one, so a second batch cannot overtake a failed first
+    one."""
     line = named_queue(40)
     for count in (3, 2, 4):
         line.produce(count)

@@ -50,7 +50,7 @@ def test_a_plan_without_racks_is_even_and_makes_the_fewest_copies(cluster: tuple
     assert all(set(replicas) <= set(brokers) for replicas in after.values())
     found = counts(after, brokers)
     assert max(found) - min(found) <= 1
-    # No plan copies less: each broker keeps at most its share, and the larger shares go to those that have most.
+    # No plan can copy less than this: each broker keeps at most its share, and the brokers that have most get the larger shares.
     if not all(set(replicas) <= set(brokers) for replicas in current.values()):
         return
     share, larger = divmod(sum(found), len(brokers))

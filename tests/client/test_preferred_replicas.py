@@ -1,4 +1,4 @@
-"""Which replica a consumer reads from (KIP-392): when it follows a nomination, and when it goes back to the leader."""
+"""Which replica a consumer reads from (KIP-392): when it follows a nomination, and when it returns to the leader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P, Q = ("orders", 0), ("orders", 1)
 
 
 def choices() -> PreferredReplicas[tuple[str, int]]:
-    """With a maximal age of 300 s, and a first pause of 0.1 s."""
+    """Choices that are valid for 300 s, with a first pause of 0.1 s."""
     return PreferredReplicas(300.0, 0.1)
 
 
@@ -139,7 +139,8 @@ async def test_consumer_without_a_rack_reads_from_the_leader() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR])
 async def test_leader_serves_what_the_follower_refuses(code: ErrorCode) -> None:
-    """Above all, a position out of the follower's range is not reset, and is no error: the follower may only be behind."""
+    """The most important case: a position out of the follower's range is neither reset nor an error, because the follower may
+    only be behind."""
     async with ScriptedCluster() as cluster, racked(cluster) as consumer:
         await read(consumer, 20)
         cluster.partition("orders").followers[2] = code
@@ -150,7 +151,7 @@ async def test_leader_serves_what_the_follower_refuses(code: ErrorCode) -> None:
 
 
 async def test_follower_that_refuses_again_and_again_is_asked_less_and_less() -> None:
-    """The leader names it each time. Without a pause, each record would cost a round of refusals."""
+    """The leader nominates the follower each time. Without a pause, each fetch would cost a round of refusals."""
     async with ScriptedCluster() as cluster:
         consumer = racked(cluster, retry_backoff_ms=50, fetch_max_wait_ms=20)
         cluster.partition("orders").followers[2] = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -195,7 +196,7 @@ async def test_hanging_replica_is_replaced_by_the_leader() -> None:
 
 
 async def check_served_by_the_leader(nominee: int) -> None:
-    """Although broker 1, which leads, names this replica to consumers of rack b."""
+    """Check that the leader, broker 1, serves the records although it nominates this replica to consumers of rack b."""
     async with ScriptedCluster() as cluster:
         consumer = racked(cluster)
         cluster.partition("orders").nominees["b"] = nominee
@@ -205,7 +206,8 @@ async def check_served_by_the_leader(nominee: int) -> None:
 
 
 async def test_leader_that_names_itself_serves_the_partition() -> None:
-    """A named replica that names one itself sends no records. Taken for an empty answer, it would be asked without a pause."""
+    """A nominated replica that itself nominates one sends no records. If the consumer took that for an empty answer, it would ask
+    again without a pause."""
     await check_served_by_the_leader(nominee=1)
 
 
@@ -233,7 +235,7 @@ async def test_replica_that_left_the_isr_is_left() -> None:
 
 
 async def test_silence_of_a_replica_makes_the_consumer_look_at_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower that is cut off from its leader has no news, and does not know that it has left the ISR."""
+    """A follower that is cut off from its leader gets no records, and does not notice that it has left the ISR."""
     monkeypatch.setattr(fetcher, "LOOK_AGAIN_S", 0.1)
     async with ScriptedCluster() as cluster, racked(cluster) as consumer:
         await read(consumer, 20)

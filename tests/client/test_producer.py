@@ -94,7 +94,8 @@ async def test_order_and_exactly_once_through_failures() -> None:
 
 
 async def test_a_killed_leader_costs_a_moment() -> None:
-    """The connection breaks, metadata is asked at once and again until there is a leader, and the record goes there."""
+    """The connection breaks, the producer asks for metadata at once and again until there is a leader, and sends the record to
+    it."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -149,7 +150,7 @@ async def test_flush_ends_lingering() -> None:
 
 
 async def test_flush_ends_lingering_of_parked_records() -> None:
-    """They are put into batches during the flush, and those were left open for `linger_ms`."""
+    """The flush puts them into batches, and these used to stay open for `linger_ms`."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 3)
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000) as producer:
@@ -315,7 +316,8 @@ async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
 
 
 async def test_bug_in_the_producer_fails_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It happens in a callback of the event loop, which is not awaited: without this, receipts would wait without bound."""
+    """The bug is in a callback of the event loop, which is not awaited: if it did not fail the receipts, they would wait without
+    bound."""
 
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -335,7 +337,7 @@ async def test_bug_in_the_producer_fails_all_waiters(monkeypatch: pytest.MonkeyP
 
 
 async def test_bug_in_the_look_at_new_metadata_fails_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It happens in a callback too; records of a topic that the producer learns then waited for all of their 120 s."""
+    """This bug is in a callback, too; records of a topic that was learned then used to wait for all of their 120 s."""
 
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -392,8 +394,8 @@ async def test_deleted_topic_fails_its_records_soon() -> None:
 
 
 async def test_recreated_topic_gets_every_record_in_order() -> None:
-    """Its brokers know no producer and take any sequence number: a second batch must not overtake a refused first one,
-    which would then be answered as a duplicate without ever having been written."""
+    """The brokers of the new topic do not know the producer, and accept any sequence number. A second batch must not overtake a
+    refused first one, which would then be answered as a duplicate without ever having been written."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=100, retry_backoff_ms=5) as producer:
@@ -415,7 +417,7 @@ async def test_recreated_topic_gets_every_record_in_order() -> None:
 
 
 async def test_duplicate_without_offset_is_not_acknowledged() -> None:
-    """The broker has appended a later batch and does not know this one: it may never have been written."""
+    """The broker has appended a later batch and no longer remembers this one: it may never have been written."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -472,7 +474,8 @@ async def test_producer_that_was_not_started_raises() -> None:
 
 
 async def test_oversized_batches_are_split_in_order() -> None:
-    """batch_size knows nothing of a topic's max.message.bytes; good records must not fail because of those in the same batch."""
+    """`batch_size` does not depend on a topic's max.message.bytes; good records must not fail because of those in the same
+    batch."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.max_message_bytes = 300
@@ -523,7 +526,7 @@ async def test_own_partitioner_places_records_of_every_call() -> None:
 
 
 async def test_delivery_callbacks_come_in_order() -> None:
-    """One per record, with where it is; also of a record that waited for metadata, and of one that is done already."""
+    """Each record has one callback, with its position; also a record that waited for metadata, and one that is done already."""
     called: list[tuple[object, object]] = []
 
     def on_delivery(metadata: object, error: object) -> None:
@@ -548,7 +551,7 @@ async def test_delivery_callbacks_come_in_order() -> None:
 
 
 async def test_failing_callback_harms_no_record() -> None:
-    """It is a bug of the program; the producer goes on, and the event loop reports it."""
+    """An error in a callback is a bug of the program; the producer continues, and the event loop reports the error."""
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
 

@@ -31,8 +31,8 @@ def never_sent() -> Failure:
 
 @pytest.mark.parametrize("make", [failed_batch, never_sent])
 def test_failed_record_does_not_keep_its_waiter(make: type[Resolvable]) -> None:
-    """An error that is raised refers to the frames that it went through, and so to the receipt in them. If the batch kept that
-    error, batch, frame and all that the application holds there would stay for good, for each failed batch."""
+    """An error that is raised refers to the frames that it passed through, and so to the receipt in them. If each failed batch
+    kept its error, then the batch, the frames and all that the application holds in them would never be freed."""
 
     async def application() -> weakref.ref[Marker]:
         receipt, held = Receipt(make(), 1), Marker()  # type: ignore[call-arg]
@@ -60,7 +60,8 @@ def test_records_of_a_failed_batch_raise_the_same_error(make: type[Resolvable]) 
 
 
 async def test_asyncio_wait_rejects_a_receipt() -> None:
-    """asyncio.wait wants futures. A receipt is no future, and failed there with an AttributeError about a private name."""
+    """`asyncio.wait` expects futures. A receipt is not one, and used to fail there with an AttributeError about a private
+    name."""
     receipt, receipts = Receipt(failed_batch(), 1), Receipts()  # type: ignore[call-arg, arg-type]
     receipts.add_run(receipt, 2)
     for handed in ([receipt], [receipts], receipts):

@@ -62,7 +62,7 @@ async def test_records_behind_the_last_named_one_may_be_invalid() -> None:
 
 
 async def test_an_error_of_the_whole_batch_blames_no_record() -> None:
-    """Also that of an older broker, which names no record."""
+    """An older broker's error, which names no record, is one of the whole batch, too."""
     async with ScriptedCluster() as cluster:
         scripted(cluster)
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=20) as producer:

@@ -1,4 +1,4 @@
-"""A topic that is deleted, or deleted and recreated, under a consumer; and brokers that have not heard of it yet."""
+"""A topic that is deleted, or deleted and recreated, under a consumer; and brokers that do not know it yet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def strict(there: ScriptedCluster, **options: object) -> Consumer:
 
 
 async def read_all_of(there: ScriptedCluster, reader: Consumer, count: int) -> None:
-    """A topic of so many records, assigned and read to its end."""
+    """Create a topic with `count` records, assign it, and read it to its end."""
     there.create("orders")
     fill(there, "orders", count)
     await reader.assign([ORDERS])
@@ -46,7 +46,7 @@ async def read_all_of(there: ScriptedCluster, reader: Consumer, count: int) -> N
 
 
 async def until_failed(reader: Consumer) -> None:
-    """Without asking for records, so that no error is raised."""
+    """Wait until a partition has failed, without asking for records, which would raise the error."""
     async with asyncio.timeout(5):
         while not reader.health()["failed_partitions"]:
             await reader.refresh_metadata()
@@ -83,7 +83,7 @@ async def test_recreated_topic_is_raised_until_a_seek() -> None:
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", (0, 55)), ("latest", (50, 55))])
 async def test_reset_policy_applies_to_a_recreated_topic(policy: str, expected: tuple[int, int]) -> None:
-    """TopicRecreated was raised at every poll until a seek, although the consumer has a policy for a missing position."""
+    """TopicRecreated used to be raised at every poll until a seek, although the consumer has a policy for a missing position."""
     with capture_logs() as logs:
         async with ScriptedCluster() as there, Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset=policy) as reader:
             await read_all_of(there, reader, 30)
@@ -145,7 +145,7 @@ async def test_seek_before_the_error_means_the_old_log() -> None:
 
 
 async def test_seek_to_beginning_or_end_means_the_new_topic() -> None:
-    """These are looked up in the new log, whether or not the error was raised."""
+    """Both look up their offset in the new log, whether or not the error was raised."""
     async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
         there.recreate("orders")
@@ -225,7 +225,7 @@ async def test_pause_outlasts_recreation_and_hides_its_error() -> None:
 
 
 async def test_stale_broker_does_not_disturb_readers_of_the_new_topic() -> None:
-    """Metadata requests go to one broker after the other, so the metadata of one that is behind does not count."""
+    """Metadata requests go to one broker after the other; a broker that is behind must not count."""
     async with ScriptedCluster() as there:
         there.create("orders", 3)
         there.brokers[3].fall_behind()
@@ -251,8 +251,8 @@ async def test_stale_broker_does_not_disturb_readers_of_the_new_topic() -> None:
 
 
 async def test_stale_broker_does_not_make_a_subscriber_read_twice() -> None:
-    """Its metadata has the deleted topic. The subscriber took that for another recreation: it read the deleted topic, and then
-    the new one from its beginning once more."""
+    """The broker's metadata has the deleted topic. The subscriber used to take that for another recreation: it read the deleted
+    topic, and then the new one from its beginning once more."""
     async with ScriptedCluster() as there:
         there.create("orders", 3)
         fill(there, "orders", 5)
@@ -319,7 +319,7 @@ async def test_topic_that_is_known_again_needs_no_seek() -> None:
 
 
 def test_dropped_partition_reports_no_errors() -> None:
-    """A response about it may still arrive."""
+    """A response about a dropped partition may still arrive."""
     subscription = Subscription(EARLIEST)
     state = subscription.add(ORDERS, bytes(16), EARLIEST)
     renewed = subscription.renew(state, bytes(15) + b"\1", None)

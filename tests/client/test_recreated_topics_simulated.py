@@ -17,19 +17,20 @@ PLACE = ("orders", 0)
 
 
 class Reader:
-    """A record must follow the one before it, or be the first of a topic whose recreation was reported."""
+    """A consumer and its check: a record must follow the one before it, or be the first of a topic whose recreation was
+    reported."""
 
     def __init__(self, policy: str = "error") -> None:
         self.policy = policy
         self.expected: tuple[int, int] | None = None
-        """Generation and number of the record that is next; None: the first one of some generation."""
+        """Generation and number of the next record; None: it is the first one of some generation."""
         self.seen: set[int] = set()
 
     def take(self, offset: int, value: bytes) -> None:
         generation, number = map(int, value.split())
         assert number == offset
         if self.policy == "earliest" and number == 0 and self.expected is not None and generation > self.expected[0]:
-            self.expected = None  # The policy has begun a newer topic at its beginning, without an error.
+            self.expected = None  # The reset policy has started a newer topic at its beginning, without an error.
         assert (generation, number) == (self.expected or (generation, 0))
         self.expected = generation, number + 1
         self.seen.add(generation)
@@ -65,7 +66,7 @@ async def write(servers: str, generation: int, count: int) -> None:
 
 
 async def make_anew(admin: Admin, met: set[bytes]) -> None:
-    """Repeat each request until faults let it pass; brokers may have older metadata than the last answer."""
+    """Recreate the topic. Repeats each request until faults let it pass; brokers may have older metadata than the last answer."""
     while True:
         with suppress(UnknownTopic):
             await admin.delete_topics(["orders"])

@@ -14,7 +14,7 @@ from strandline.client import Admin, AuthenticationFailed, ClientSecurity
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["TLS 1.2", "TLS 1.3"])
 @pytest.mark.parametrize("certificate", REFUSED)
 async def test_refused_certificate_fails_the_start_at_once(tmp_path, certificate, version):
-    """Not after `connect_timeout_ms`: another attempt would fail in the same way."""
+    """The start does not wait for `connect_timeout_ms`, because another attempt would fail in the same way."""
     authority = Authority(tmp_path)
     security = ClientSecurity(security_protocol="SSL", ssl_context=authority.refused(certificate, version))
     async with secured(tls(authority.server(client_auth="required"))) as (server, port):

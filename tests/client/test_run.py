@@ -89,7 +89,7 @@ async def test_batches_have_no_more_records_than_asked_for() -> None:
 
 
 async def test_plain_handlers_may_block() -> None:
-    """They run on threads, several at the same time, and the event loop goes on."""
+    """Plain handlers run on threads, several at the same time, and the event loop goes on."""
     barrier, names = threading.Barrier(3, timeout=10), set()
 
     def handle(record: ConsumerRecord) -> None:
@@ -104,7 +104,7 @@ async def test_plain_handlers_may_block() -> None:
 
 
 async def test_plain_handler_may_return_something_to_await() -> None:
-    """A lambda around a coroutine function cannot be recognised before it is called."""
+    """A lambda around a coroutine function looks like a plain function until it is called."""
     seen: Seen = []
 
     async def handle(record: ConsumerRecord) -> None:
@@ -223,7 +223,7 @@ async def test_run_without_automatic_commits_leaves_them_to_the_handler() -> Non
 
 
 async def test_consumer_without_a_group_runs_handlers() -> None:
-    """For programs that read everything, such as caches. Nothing is committed."""
+    """This is for programs that read everything, such as caches. Nothing is committed."""
     seen: Seen = []
 
     async def handle(record: ConsumerRecord) -> None:
@@ -291,7 +291,7 @@ async def test_end_run_lets_calls_finish_and_begins_no_others() -> None:
 
 
 async def test_records_that_were_not_handled_are_returned_again() -> None:
-    """What a run has taken ahead is neither committed nor left out: the next call or run begins there."""
+    """Records that a run has taken ahead are neither committed nor left out: the next call or run begins with them."""
     async with cluster_with("abcdef") as (cluster, groups), member(cluster) as consumer:
         seen: Seen = []
 
@@ -337,7 +337,7 @@ async def test_stop_cuts_off_a_call_that_takes_too_long() -> None:
 
 
 async def test_cancelled_run_drains_and_commits() -> None:
-    """As when Ctrl-C ends `asyncio.run`."""
+    """Ctrl-C under `asyncio.run` cancels the task in this way."""
     gate = Gate()
     async with cluster_with("abc") as (cluster, groups), member(cluster) as consumer:
         task = asyncio.ensure_future(consumer.run(gate.handle))
@@ -389,7 +389,7 @@ async def test_signals_end_a_run() -> None:
 
 
 async def test_thread_that_does_not_return_is_left_behind() -> None:
-    """Nothing can stop it; but the program is not held up by it, and its record is not committed."""
+    """A thread cannot be stopped. The program does not wait for it, and its record is not committed."""
     leave = threading.Event()
 
     def handle(record: ConsumerRecord) -> None:
@@ -405,7 +405,7 @@ async def test_thread_that_does_not_return_is_left_behind() -> None:
 
 
 async def test_handler_cannot_stop_its_consumer() -> None:
-    """It would wait for itself."""
+    """`stop` would wait for the handler that calls it."""
     errors: list[Exception] = []
 
     async def handle(record: ConsumerRecord) -> None:
@@ -448,7 +448,7 @@ async def test_consumer_has_to_be_started() -> None:
 
 
 async def test_missing_topics_are_errors_before_the_first_record() -> None:
-    """At the first failure it would be too late."""
+    """Otherwise the run would notice it only at the first failure."""
     async with cluster_with("ab") as (cluster, _), member(cluster) as consumer:
         with pytest.raises(UnknownTopic, match="nowhere"):
             await consumer.run(print, dlq="nowhere")
@@ -493,7 +493,7 @@ async def test_dlq_that_is_subscribed_during_the_run_ends_it() -> None:
 
 
 async def test_error_of_a_partition_ends_the_run_after_the_calls() -> None:
-    """`run` swallows no error of the consumer. What was handled before is committed."""
+    """`run` suppresses no error of the consumer. Records that were handled before it are committed."""
     gate = Gate()
     async with cluster_with("ab", "ab") as (cluster, groups), running(cluster, gate.handle) as (consumer, task):
         await until(lambda: len(gate.begun) == 2)

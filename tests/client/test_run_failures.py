@@ -22,13 +22,13 @@ QUICK = Backoff(first_ms=5, factor=1, attempts=3, jitter=0)
 
 
 class Failing:
-    """A handler that fails for some values, as often as it is told."""
+    """A handler that fails for some values, a given number of times each."""
 
     def __init__(self, times: dict[bytes, int], error: type[Exception] = KeyError) -> None:
         self.left = Counter(times)
         self.error = error
         self.attempts: list[tuple[bytes, int]] = []
-        """The values and numbers of all attempts."""
+        """The value and attempt number of each attempt."""
         self.done: list[bytes] = []
 
     async def handle(self, record: ConsumerRecord) -> None:
@@ -69,8 +69,8 @@ def generator(record: ConsumerRecord) -> Any:
     "wrong", [None, "handle", no_argument, two_arguments, asynchronous_generator, generator, asyncio.sleep(0)]
 )
 async def test_handler_that_cannot_work_is_refused(wrong: Any) -> None:
-    """One that cannot be called put every record of the topic into the dead-letter topic. One with a `yield` ran nothing, and
-    every record was committed as finished."""
+    """A handler that cannot be called used to put every record of the topic into the dead-letter topic. One with a `yield` ran
+    nothing, and every record was committed as finished."""
     async with cluster_with("a") as (cluster, groups), member(cluster) as consumer:
         with pytest.raises(UsageError, match="handler"):
             await asyncio.wait_for(consumer.run(wrong, dlq=DEAD), 5)
@@ -138,7 +138,7 @@ async def test_failed_records_are_left_out_if_wanted() -> None:
 
 
 async def test_handler_that_cancels_itself_has_failed() -> None:
-    """A library that was cancelled inside raises CancelledError, and nobody has cancelled the run."""
+    """A library that was cancelled inside raises CancelledError, although the run was not cancelled."""
 
     async def handle(record: ConsumerRecord) -> None:
         raise asyncio.CancelledError
@@ -149,7 +149,7 @@ async def test_handler_that_cancels_itself_has_failed() -> None:
 
 
 async def test_plain_handlers_fail_as_others_do() -> None:
-    """Also with StopIteration, which no future can hold."""
+    """This includes StopIteration, which a future cannot hold."""
 
     def handle(record: ConsumerRecord) -> None:
         next(iter([]))
@@ -213,7 +213,7 @@ async def test_some_errors_are_not_tried_again() -> None:
 
 
 async def test_poison_record_that_cannot_be_deserialized_is_a_dead_letter() -> None:
-    """With its bytes as they were. `getmany` would raise the error again and again, and read no further."""
+    """The dead letter has the record's original bytes. `getmany` would raise the error again and again, and read no further."""
     seen: list[int] = []
 
     def decode(value: bytes) -> int:
@@ -232,7 +232,7 @@ async def test_poison_record_that_cannot_be_deserialized_is_a_dead_letter() -> N
 
 
 async def test_batch_that_fails_is_divided_to_find_the_record() -> None:
-    """Its neighbours do not become dead letters."""
+    """The other records of the batch do not become dead letters."""
     failing = Failing({b"0:2": ALWAYS})
     async with (
         cluster_with("abcde") as (cluster, groups),
@@ -290,7 +290,8 @@ async def test_record_is_not_handled_before_its_time() -> None:
 
 
 async def test_handler_gets_the_record_as_it_was_at_its_origin() -> None:
-    """Topic, partition and offset are the same in each attempt: they tell a record that was handled before."""
+    """Topic, partition and offset are the same in each attempt: with them a handler recognises a record that it has handled
+    before."""
     failing, seen = Failing({b"1:0": 1}), []
 
     async def handle(record: ConsumerRecord) -> None:
@@ -405,7 +406,7 @@ async def test_record_is_committed_after_its_dead_letter_is_acknowledged() -> No
 
 
 async def test_dead_letter_that_is_refused_ends_the_run() -> None:
-    """And the record is not committed. It would be lost otherwise."""
+    """The record is not committed; otherwise it would be lost."""
     failing = Failing({b"0:0": ALWAYS})
     async with cluster_with("ab") as (cluster, groups), member(cluster) as consumer:
         cluster.produce_fate = lambda broker_id, key: "INVALID_RECORD"

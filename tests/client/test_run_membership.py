@@ -24,7 +24,7 @@ EVERYTHING = [(p, offset) for p in range(4) for offset in range(100)]
 
 
 def remove(groups: ScriptedGroups) -> None:
-    """The coordinator counts the member no more."""
+    """The coordinator removes the member."""
     groups.group().remove([groups.member().member_id])
 
 
@@ -48,7 +48,7 @@ async def test_partition_goes_when_the_call_that_runs_has_ended() -> None:
 
 
 async def test_next_member_begins_where_the_first_has_finished() -> None:
-    """Whole members, which take partitions from each other: each record is handled once."""
+    """Two complete members, which take partitions from each other: each record is handled once."""
     first, second = Gate(), Gate()
     async with cluster_with("ab" * 10, "ab" * 10) as (cluster, _), running(cluster, first.handle) as (one, _):
         await until(lambda: len(first.begun) == 2)
@@ -84,7 +84,7 @@ async def test_call_that_is_too_slow_for_a_revocation_is_cancelled_and_not_commi
 
 
 async def test_thread_that_is_too_slow_for_a_revocation_is_left_behind() -> None:
-    """Nothing can stop a thread. What comes of it does not count."""
+    """A thread cannot be stopped. Its result does not count."""
     leave, begun = threading.Event(), []
 
     def handle(record: ConsumerRecord) -> None:
@@ -129,7 +129,7 @@ async def test_callbacks_of_the_program_come_after_the_calls() -> None:
 
 
 async def test_retries_that_wait_do_not_hold_up_a_revocation() -> None:
-    """The next member handles the record, at once."""
+    """The next member handles the record at once."""
 
     async def handle(record: ConsumerRecord) -> None:
         raise KeyError
@@ -161,7 +161,7 @@ async def test_new_partitions_are_handled_beside_the_old_ones() -> None:
 
 
 async def test_calls_of_lost_partitions_are_cancelled_and_do_not_count() -> None:
-    """Another member may read them already: PostHog found 997 of 1024 partitions touched by two processes."""
+    """Another member may already be reading them: PostHog found 997 of 1024 partitions touched by two processes."""
     gate = Gate()
     async with cluster_with("ab", "ab") as (cluster, groups), running(cluster, gate.handle) as (consumer, _):
         await until(lambda: len(gate.begun) == 2)
@@ -176,7 +176,8 @@ async def test_calls_of_lost_partitions_are_cancelled_and_do_not_count() -> None
 
 
 async def test_partition_that_returns_waits_for_the_call_of_its_last_stay() -> None:
-    """On a thread, which goes on after the partition was lost. The two calls would handle the same record at the same time."""
+    """The call runs on a thread, and continues after the partition was lost. A second call would handle the same record at the
+    same time."""
     leave, at_work, most = threading.Event(), [0], [0]
 
     def handle(record: ConsumerRecord) -> None:
@@ -223,7 +224,8 @@ async def test_coroutine_that_ignores_its_cancellation_is_waited_for() -> None:
 
 
 async def test_handler_cannot_commit_for_a_partition_that_was_lost() -> None:
-    """Also if this member has it again: another one may have read on meanwhile, and the commit would set it back."""
+    """The commit fails also if this member has the partition again: another member may have read on meanwhile, and the commit
+    would set it back."""
     errors: list[Exception] = []
     begun, leave = asyncio.Event(), asyncio.Event()
 
@@ -287,7 +289,7 @@ async def test_nothing_is_handled_while_the_membership_is_in_doubt(heartbeat_thr
 
 
 async def test_process_that_was_paused_begins_nothing_before_it_is_sure() -> None:
-    """As after SIGSTOP: a queue of records, and the partition belongs to another member by now."""
+    """As after SIGSTOP: records are queued, and the partition belongs to another member by now."""
     seen: Seen = []
     first, go_on = asyncio.Event(), asyncio.Event()
 
@@ -337,7 +339,7 @@ async def test_idle_run_stays_a_member(heartbeat_thread: bool) -> None:
 
 @WITH_AND_WITHOUT_THREAD
 async def test_stuck_handler_leaves_the_group_and_hears_of_it(heartbeat_thread: bool) -> None:
-    """Other calls end all the time, and must not hide it. The consumer joins again when the call has ended."""
+    """Other calls keep ending, and must not hide the stuck one. The consumer joins again when that call has ended."""
     gate, options = Gate(), {"heartbeat_thread": heartbeat_thread, "max_poll_interval_ms": 300}
     gate.open(*[(1, offset) for offset in range(100)])
     async with cluster_with("ab", "ab", interval_ms=50) as (cluster, groups):
@@ -359,7 +361,7 @@ async def test_stuck_handler_leaves_the_group_and_hears_of_it(heartbeat_thread: 
 
 @WITH_AND_WITHOUT_THREAD
 async def test_stuck_thread_keeps_the_consumer_out_of_the_group(heartbeat_thread: bool) -> None:
-    """It would get partitions that it cannot handle. When the thread returns, the consumer does, too."""
+    """In the group, it would get partitions that it cannot handle. It joins again when the thread returns."""
     leave, options = threading.Event(), {"heartbeat_thread": heartbeat_thread, "max_poll_interval_ms": 200}
     calls: list[tuple[int, int]] = []
 
@@ -383,7 +385,7 @@ async def test_stuck_thread_keeps_the_consumer_out_of_the_group(heartbeat_thread
 
 
 async def test_heartbeats_go_on_while_a_handler_blocks_the_loop() -> None:
-    """A coroutine that computes for a minute stops the event loop, and not the heartbeats (aiokafka#700, faust#231)."""
+    """A coroutine that computes for a minute blocks the event loop, but not the heartbeats (aiokafka#700, faust#231)."""
     blocked = threading.Event()
 
     async def handle(record: ConsumerRecord) -> None:

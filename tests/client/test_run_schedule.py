@@ -46,7 +46,7 @@ def without_order(batch_size: int = 1) -> Schedule:
 
 
 def calls_of(schedule: Schedule) -> list[Call]:
-    """All calls that can be made now."""
+    """Take all calls that may begin now."""
     calls = []
     while (call := schedule.next_call()) is not None:
         calls.append(call)
@@ -73,7 +73,7 @@ def test_first_open_record_is_committed_with_the_epoch_before_it() -> None:
 
 @given(st.lists(st.integers(1, 3), max_size=40), st.randoms(use_true_random=False))
 def test_all_records_before_the_first_open_one_are_finished(gaps: list[int], random) -> None:
-    """Whatever the order in which they finish, also between takes."""
+    """This holds in whatever order they finish, also between takes."""
     taken, finished, unfinished, offset = TakenRecords(-1), set(), [], 0
     for gap in gaps:
         offset += gap
@@ -116,7 +116,7 @@ def test_keys_are_handled_at_the_same_time_and_each_in_order() -> None:
 
 
 def test_keys_without_records_are_forgotten() -> None:
-    """A topic has more keys than there is memory."""
+    """A topic may have more keys than fit into memory."""
     schedule, its = by_key(), work()
     for number in range(100):
         add(schedule, its, "xy", 2 * number)
@@ -141,7 +141,7 @@ def test_batches_have_records_of_one_lane_in_order() -> None:
 
 
 def test_failed_batch_is_handled_record_by_record() -> None:
-    """To find the one that fails. The records behind it are in batches again."""
+    """This finds the record that fails. The records behind the batch form batches again."""
     schedule, its = by_partition(batch_size=3), work()
     add(schedule, its, "-----")
     call = schedule.next_call()
@@ -229,7 +229,7 @@ def test_record_that_is_put_back_comes_before_those_behind_it() -> None:
 
 
 def test_nothing_of_closed_work_starts() -> None:
-    """Neither what waits, nor what rests, nor what is put back; but what runs may finish, and counts."""
+    """No record starts that waits, rests for a retry, or was put back; but a running call may finish, and counts."""
     schedule, its = by_key(), work()
     add(schedule, its, "abcd")
     a, b, c, d = calls_of(schedule)

@@ -109,7 +109,7 @@ def test_fate_of_a_failed_record(settings: dict[str, Any], error: Exception, att
 
 
 def test_pointless_attempts_are_not_made() -> None:
-    """A record that cannot be deserialized."""
+    """A record that cannot be deserialized gets no further attempt."""
     assert RunSettings(retry=Backoff(), dlq="dead").fate(ValueError(), 1, may_repeat=False) is Fate.DEAD_LETTER
 
 
@@ -161,7 +161,7 @@ def test_dead_letter_says_what_went_wrong_and_where() -> None:
 
 
 def test_dead_letter_that_is_sent_back_begins_anew() -> None:
-    """An operator sends dead letters back to their topic, with the headers."""
+    """An operator sends dead letters back to their topic, with the headers; the attempts are then counted from 1."""
     fields = headers.dead_letter_headers(RECORD, "billing", raised(ValueError()), 4)
     assert attempt_of(in_topic("orders", fields)) == 1
 

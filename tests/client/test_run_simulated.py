@@ -26,18 +26,18 @@ GROUP_SETTINGS = {"group_consumer_session_timeout_ms": 6_000, "group_consumer_he
 
 
 class Watch:
-    """What the handlers of all members have now, and what they have handled."""
+    """Observes the handlers of all members: the records that they are handling, and those that they have handled."""
 
     def __init__(self, seed: int, *, one_member_at_a_time: bool = True) -> None:
         self.random = Random(f"run/{seed}")
         self.one_member_at_a_time = one_member_at_a_time
         """Whether no two members may handle records of one partition at the same time."""
         self.at_work: dict[int, Counter[int]] = {}
-        """By member, how many records of each partition its handler has now."""
+        """The number of records of each partition that a member's handler is working on, by member."""
         self.handled: Counter[bytes] = Counter()
         """How often each record was handled without an error."""
         self.first_done: dict[bytes, list[int]] = {}
-        """By key, the numbers of its records in the order in which they were finished for the first time."""
+        """The numbers of each key's records, in the order in which they were finished for the first time."""
         self.attempts: Counter[bytes] = Counter()
 
     @contextmanager
@@ -98,18 +98,18 @@ class Member:
             watch.done(record)
 
     def stop(self) -> None:
-        """As after SIGTERM."""
+        """Stop in order, as after SIGTERM."""
         self.is_stopped = True
         if self.consumer is not None:
             self.client.machine.call(self.consumer.end_run)
 
     def kill(self) -> None:
-        """SIGKILL: no line of it runs any more."""
+        """Stop as after SIGKILL: no further line of it runs."""
         self.watch.at_work.pop(self.number, None)
         self.client.machine.crash()
 
     def pause(self) -> None:
-        """SIGSTOP. A handler in the middle of its work stops, too, and cannot be called back."""
+        """Stop as after SIGSTOP. A handler in the middle of its work stops, too, and cannot be called back."""
         self.watch.at_work.pop(self.number, None)
         self.client.machine.pause()
 
@@ -184,7 +184,7 @@ def check_order(watch: Watch) -> None:
 
 
 async def play(cluster: SimulatedCluster, *, moves: bool, **run: Any) -> Watch:
-    """240 records while members and brokers come and go."""
+    """Handle 240 records while members and brokers stop and start; returns the observations."""
     await create_topics(cluster)
     watch = Watch(cluster.seed)
     members = {number: Member(cluster, watch, number, **run) for number in range(3)}
@@ -219,8 +219,8 @@ async def test_keys_are_handled_in_order_by_one_member_at_a_time(cluster: Simula
 
 @simulated(seeds=examples(8), limit_s=400, **GROUP_SETTINGS)
 async def test_every_record_is_handled_with_a_retry_topic(cluster: SimulatedCluster) -> None:
-    """A record in the retry topic counts as finished where it was. It belongs to another partition than its origin, and may be
-    handled by another member."""
+    """A record in the retry topic counts as finished in its origin. It then belongs to another partition, and may be handled by
+    another member."""
     retry = Backoff(first_ms=50, max_ms=1_000, attempts=None)
     await create_topics(cluster)
     watch = Watch(cluster.seed, one_member_at_a_time=False)
@@ -237,7 +237,7 @@ async def test_every_record_is_handled_with_a_retry_topic(cluster: SimulatedClus
 
 @simulated(seeds=examples(8), faults=None, limit_s=400)
 async def test_calm_run_handles_once_and_puts_poison_aside_once(cluster: SimulatedCluster) -> None:
-    """Members that come and go in order cost no repetition. Each poison record is in the dead-letter topic once."""
+    """Members that join and leave in order cause no repetition. Each poison record is in the dead-letter topic once."""
     await create_topics(cluster)
     watch = Watch(cluster.seed)
     run = {"retry": Backoff(first_ms=50, max_ms=100, attempts=None), "no_retry": ValueError, "dlq": DEAD}

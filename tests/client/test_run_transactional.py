@@ -27,7 +27,7 @@ NOW = Backoff(first_ms=0, max_ms=0, attempts=3)
 
 @pytest_asyncio.fixture
 async def tx() -> AsyncIterator[ScriptedTransactions]:
-    """`orders` has a partition with the records a, b, c and one with d, e."""
+    """A cluster whose topic `orders` has a partition with the records a, b, c and one with d, e."""
     cluster = ScriptedCluster()
     tx = ScriptedTransactions(ScriptedGroups(cluster))
     for topic, partitions in (("orders", 2), ("bills", 2), (DEAD, 1)):
@@ -47,13 +47,13 @@ def writer(tx: ScriptedTransactions, **options: Any) -> Producer:
 
 
 class Bills:
-    """A handler that sends one record for each that it gets, with the letter as its value."""
+    """A handler that sends one record for each record that it gets, with the letter as its value."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
         self.calls: list[str] = []
         self.fails_at: dict[str, int] = {}
-        """By letter, how often the handler fails."""
+        """The number of times the handler fails, by letter."""
 
     async def __call__(self, record: ConsumerRecord) -> None:
         letter = record.key.decode()
@@ -163,7 +163,8 @@ async def test_lost_answers_repeat_nothing(tx: ScriptedTransactions, kind: type,
 
 
 async def test_commit_of_unknown_outcome_is_asked_for_again(tx: ScriptedTransactions) -> None:
-    """Until it is known: the next transaction would otherwise handle records whose results are there."""
+    """The run asks until the outcome is known: the next transaction would otherwise handle records whose results are already
+    visible."""
     tx.fate = lambda request: "response lost" if isinstance(request, EndTxnRequest) else "ok"
     async with running(tx, {"max_block_ms": 100}) as (handler, task):
         await until(lambda: len(tx.ends()) > 10)

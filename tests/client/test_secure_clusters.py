@@ -35,13 +35,14 @@ from strandline.testing import Cluster
 from strandline.testing.kit.security import as_user
 
 SOON_S = 4.0
-"""An error for want of a right or of a credential comes at once; a machine that runs other tests gets more."""
+"""A bound in seconds. An error for a missing right or credential is raised at once; a machine that runs other tests needs
+more."""
 ALICE = as_user("alice", "wonderland")
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """ "alice" may write to "orders" and read it in the group "g"; there is a topic "secret", too."""
+    """A cluster in which "alice" may write to "orders" and read it in the group "g"; there is a topic "secret", too."""
     async with Cluster(brokers=3, secure=True, offsets_topic_num_partitions=3, transaction_state_log_num_partitions=3) as cluster:
         for topic in ("orders", "secret"):
             await cluster.create_topic(topic, partitions=2)
@@ -54,7 +55,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def until_known(cluster: Cluster) -> None:
-    """Wait until every broker knows alice and her rights."""
+    """Wait until every broker has alice and her rights."""
 
     async def knows() -> bool:
         try:
@@ -79,7 +80,7 @@ def alice(cluster: Cluster, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
 async def test_wrong_password_fails_the_start_at_once(cluster: Cluster, kind: type[Any]) -> None:
-    """Not after `connect_timeout_ms`: another attempt would fail in the same way."""
+    """The start does not wait for `connect_timeout_ms`, because another attempt would fail in the same way."""
     began = time.monotonic()
     for wrong in (as_user("alice", "looking-glass"), as_user("nobody", "wonderland")):
         with pytest.raises(AuthenticationFailed) as e:
@@ -176,7 +177,7 @@ async def test_record_of_a_denied_topic_fails_alone(cluster: Cluster) -> None:
 
 
 async def test_topic_that_may_be_seen_and_not_written_fails_its_records_only(cluster: Cluster) -> None:
-    """The metadata is known, so that the leader refuses the batch."""
+    """The principal may read the topic's metadata, so it is the leader that rejects the batch."""
     await allow(cluster, Acl("User:alice", "DESCRIBE", "TOPIC", "secret"))
     async with Producer(**alice(cluster)) as producer:
         denied = producer.send_nowait("secret", b"x", partition=0)
@@ -189,7 +190,7 @@ async def test_topic_that_may_be_seen_and_not_written_fails_its_records_only(clu
 
 
 async def allow(cluster: Cluster, *rules: Acl) -> None:
-    """Add rules, and wait until every broker has them: an admin client that asks each of them sees them."""
+    """Add rules, and wait until every broker has them: an admin client asks each of them."""
     async with cluster.admin() as admin:
         await admin.create_acls(rules)
     for address in cluster.bootstrap_servers.split(","):
@@ -207,7 +208,7 @@ async def test_name_without_a_right_fails_the_start_at_once(cluster: Cluster, op
 
 
 async def test_principal_that_may_write_nothing_gets_no_producer_id(cluster: Cluster) -> None:
-    """As in Kafka: the right is that of the cluster, because no topic is named."""
+    """As in Kafka, the required right is one on the cluster, because the request names no topic."""
     security = cluster.security_of("consumer")
     async with Producer(**alice(cluster, security=security)) as producer:
         with pytest.raises(ClusterAuthorizationFailed):

@@ -32,8 +32,8 @@ async def shared(scripted: ScriptedCluster) -> AsyncIterator[SharedCluster]:
 
 
 async def task(shared: SharedCluster, work_epoch: int, partitions: int = 3) -> None:
-    """One row for each partition, under the next work epoch of a name. A task takes milliseconds, a repeated refresh 20 of them
-    and more; the bound is far above both and far below every timeout of a client."""
+    """Write one row to each partition, under the next work epoch of a name. A task takes milliseconds, a repeated refresh at
+    least 20 of them; the bound is far above both and far below every timeout of a client."""
     shared.want(["orders"])
     name = {"producer_name": "sink", "producer_work_epoch": work_epoch}
     async with asyncio.timeout(2), Producer(cluster=shared, **name) as producer:
@@ -99,7 +99,7 @@ async def test_leader_that_moved_is_found(scripted: ScriptedCluster, shared: Sha
 async def test_recreated_topic_is_written_with_its_own_partitions(
     scripted: ScriptedCluster, shared: SharedCluster, partitions: int
 ) -> None:
-    """With the old number of partitions, rows with a key would go to other partitions than those of other clients."""
+    """With the old number of partitions, rows with a key would be sent to other partitions than by other clients."""
     await task(shared, 0)
     scripted.recreate("orders", partitions)
     await task(shared, 1, partitions)

@@ -43,7 +43,7 @@ async def test_records_of_a_silent_leader_go_to_its_successor() -> None:
 
 
 async def test_late_acknowledgement_of_the_old_leader_is_ignored() -> None:
-    """It is of an old leader epoch: only the new leader's answer about the record counts."""
+    """The acknowledgement has an old leader epoch: only the new leader's answer about the record counts."""
     async with ScriptedCluster() as cluster:
         cluster.create("t")
         key = (cluster.topics["t"], 0)
@@ -68,8 +68,8 @@ async def test_late_acknowledgement_of_the_old_leader_is_ignored() -> None:
 
 
 async def test_silent_connection_is_closed() -> None:
-    """Without idempotence an unanswered batch may not go to another leader: it waits for its connection to end. A broker
-    that answers no handshake either is gone, long before the request time-out."""
+    """Without idempotence an unanswered batch must not be sent to another leader before its connection ends. If the broker does
+    not answer a handshake either, the client closes the connection long before the request time-out."""
     async with ScriptedCluster() as cluster:
         cluster.create("t")
         async with Producer(bootstrap_servers=cluster.bootstrap, acks=1) as producer:
@@ -84,8 +84,8 @@ async def test_silent_connection_is_closed() -> None:
 
 
 async def test_slow_broker_keeps_its_connection() -> None:
-    """A produce may rightly wait (for replicas, a slow disk). The broker answers the handshake meanwhile: nothing is
-    given up, and nothing is sent twice."""
+    """A produce may rightly wait (for replicas, a slow disk). The broker answers handshakes meanwhile: no request is given up or
+    sent twice."""
     async with ScriptedCluster() as cluster:
         cluster.create("t")
         broker = cluster.brokers[1]
@@ -147,7 +147,7 @@ async def test_silent_leader_does_not_delay_offset_lookups(question: str) -> Non
 
 
 async def test_change_is_not_sent_to_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is sent to one broker only, because two would do it twice: so to one that has just responded."""
+    """A change is sent to one broker only, because two would carry it out twice: so it is sent to one that has just responded."""
     monkeypatch.setattr("strandline.client.cluster.any_broker.FRESH_S", 0.0)
     async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
         for _ in cluster.brokers:
@@ -171,7 +171,7 @@ async def test_silent_bootstrap_address_delays_start_briefly() -> None:
 
 
 async def test_consumer_at_the_end_refreshes_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that is cut off from the cluster, but not from the client, answers each fetch, but never has new records."""
+    """A leader that is cut off from the cluster, but not from the client, answers each fetch, but never with new records."""
     monkeypatch.setattr("strandline.client.consumer.fetcher.LOOK_AGAIN_S", 0.3)
     async with ScriptedCluster() as cluster:
         cluster.create("t")
@@ -187,8 +187,8 @@ async def test_consumer_at_the_end_refreshes_metadata(monkeypatch: pytest.Monkey
 
 
 async def test_producer_on_a_slow_line_sends_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large batch leaves for longer than a broker may owe a sign of life. What is asked behind it comes to the broker
-    after it: silence proves nothing while our own bytes are still leaving."""
+    """Sending a large batch takes longer than a broker may stay silent. A ping that is queued behind it reaches the broker only
+    after it: silence proves nothing while our own bytes are still being sent."""
     monkeypatch.setattr("strandline.client.cluster.connection_state.QUIET_S", 0.1)
     monkeypatch.setattr("strandline.client.cluster.connection_state.PING_TIMEOUT_MS", 150)
     monkeypatch.setattr("strandline.client.producer.sender.STALL_S", 0.1)

@@ -1,5 +1,5 @@
-"""How a producer ends: a normal exit delivers what waits; after an exception or a cancellation it gives up within about a
-second."""
+"""How a producer ends: a normal exit delivers the waiting records; after an exception or a cancellation it gives up within about
+a second."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def be_cancelled(producer: Producer) -> None:
 
 
 async def be_interrupted(producer: Producer) -> None:
-    """What Ctrl-C does under `asyncio.run`: the signal handler cancels the main task."""
+    """Cancel the main task, as the signal handler of `asyncio.run` does on Ctrl-C."""
     asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
     await asyncio.Event().wait()
 
@@ -53,7 +53,7 @@ async def down(cluster: ScriptedCluster) -> None:
 
 @pytest.mark.parametrize("end", [fail, be_cancelled])
 async def test_exit_after_an_error_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
-    """With the cluster down, the exit took all of `delivery_timeout_ms` (two minutes by default), without a message."""
+    """With the cluster down, the exit used to take all of `delivery_timeout_ms` (two minutes by default), without a message."""
     loop = asyncio.get_running_loop()
 
     async def program(cluster: ScriptedCluster, producer: Producer) -> None:
@@ -81,7 +81,7 @@ async def test_exit_after_an_error_gives_up_soon(end: Callable[[Producer], Await
 
 @pytest.mark.parametrize("end", [fail, be_cancelled])
 async def test_stop_in_finally_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
-    """As users of aiokafka write it: `try: ... finally: await producer.stop()`."""
+    """Users of aiokafka write it like this: `try: ... finally: await producer.stop()`."""
     loop = asyncio.get_running_loop()
     undelivered: list[Undelivered] = []
 
@@ -122,7 +122,7 @@ async def test_exit_after_an_error_delivers_what_it_can() -> None:
 
 
 async def test_normal_exit_waits_for_the_cluster() -> None:
-    """Without an error the exit delivers: here the cluster answers again later than the exit after an error would wait."""
+    """The exit without an error delivers: here the cluster answers again later than the exit after an error would wait."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
@@ -197,7 +197,7 @@ async def test_error_says_whether_the_record_may_be_written() -> None:
 
 
 async def test_stop_counts_records_that_failed_before() -> None:
-    """Their receipts raised, but perhaps nobody awaited them."""
+    """Their receipts raised the error, but the program may not have awaited them."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.produce_fate = lambda broker_id, key: "INVALID_RECORD"
@@ -211,7 +211,7 @@ async def test_stop_counts_records_that_failed_before() -> None:
 
 
 async def test_stop_counts_records_that_metadata_refused() -> None:
-    """They were taken before it was known that the topic has no such partition."""
+    """They were accepted before the metadata showed that the topic has no such partition."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         producer = Producer(bootstrap_servers=cluster.bootstrap)
@@ -225,7 +225,7 @@ async def test_stop_counts_records_that_metadata_refused() -> None:
 
 
 async def test_stop_counts_all_records_of_a_fenced_producer() -> None:
-    """One partition learned of it; the records of the others failed with it."""
+    """The first partition to be rejected fails the records of all others."""
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders", 3)
         producer = Producer(bootstrap_servers=cluster.bootstrap, producer_name="sink")

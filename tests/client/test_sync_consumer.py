@@ -37,7 +37,7 @@ def consumer_of(cluster: ThreadedCluster, *topics: str, **options: object) -> Co
 
 
 def read_until(consumer: Consumer, condition: Callable[[], bool]) -> None:
-    """As a program that reads all the time, until the condition holds."""
+    """Keep calling `getmany`, as a program does that reads all the time, until the condition holds."""
     for _ in range(1000):
         if condition():
             return
@@ -56,7 +56,7 @@ def test_records_come_one_by_one(shared: ThreadedCluster, topic: str) -> None:
 
 
 def test_position_is_after_the_record_in_the_loop_body(shared: ThreadedCluster, topic: str) -> None:
-    """The program's thread is ahead of what the loop knows; before each call the loop catches up."""
+    """The program's thread is ahead of the position in the loop's thread; before each call the loop catches up."""
     with consumer_of(shared, topic) as consumer:
         for record in consumer:
             assert consumer.position((topic, 0)) == record.offset + 1
@@ -79,7 +79,7 @@ def test_seek_in_the_loop_body_counts(shared: ThreadedCluster, topic: str) -> No
 
 
 def test_commit_in_the_loop_body_stores_what_was_read(shared: ThreadedCluster, topic: str) -> None:
-    """Not the end of the batch, of which the program has got a part."""
+    """It does not store the end of the batch, of which the program has received only a part."""
     tp = TopicPartition(topic, 0)
     with consumer_of(shared, topic, group_id=f"g-{topic}", enable_auto_commit=False) as consumer:
         for record in consumer:
@@ -115,7 +115,7 @@ def test_stop_commits_what_is_finished(shared: ThreadedCluster, topic: str) -> N
 
 
 def test_automatic_commits_follow_the_loop_body(shared: ThreadedCluster, topic: str) -> None:
-    """Although the program makes no call for a whole batch, what it has finished is committed meanwhile."""
+    """The program makes no call for a whole batch; the records that it has finished are committed all the same."""
     tp = TopicPartition(topic, 0)
     with (
         Admin(bootstrap_servers=shared.bootstrap_servers) as admin,
@@ -194,7 +194,7 @@ def test_second_thread_is_refused(shared: ThreadedCluster) -> None:
 
 
 def test_interrupt_ends_a_call_that_waits(shared: ThreadedCluster) -> None:
-    """Ctrl-C during `getone`, and the consumer can be used and stopped after it."""
+    """Ctrl-C interrupts `getone`; the consumer can be used and stopped after that."""
     topic = shared.create_topic(partitions=1)
     with consumer_of(shared, topic) as consumer:
 
@@ -215,7 +215,8 @@ def test_interrupt_ends_a_call_that_waits(shared: ThreadedCluster) -> None:
 
 
 def test_callback_may_seek_and_commit() -> None:
-    """On the client's own loop it would wait for itself; it runs on another thread while the program waits for records."""
+    """A callback on the client's own loop would wait for itself; it runs on another thread while the program waits for
+    records."""
     calls: list[tuple[str, list[TopicPartition]]] = []
     with scripted_on_a_thread(partitions=1) as (cluster, _):
         consumer = Consumer(
@@ -289,7 +290,8 @@ def test_state_changes_come_in_order() -> None:
 
 
 def test_members_hand_over_what_is_finished(shared: ThreadedCluster) -> None:
-    """A partition moves while its owner is in the middle of a batch: the next owner begins behind the record that is in work."""
+    """A partition moves while its owner is in the middle of a batch: the next owner begins behind the record that is being
+    handled."""
     topic = shared.create_topic(partitions=2)
     with Producer(bootstrap_servers=shared.bootstrap_servers) as producer:
         for partition in (0, 1):

@@ -64,7 +64,7 @@ def test_receipts_of_many_records_name_their_offsets(producer: Producer, topic: 
 
 
 def test_calls_of_one_thread_keep_their_order(producer: Producer, shared: ThreadedCluster, topic: str) -> None:
-    """Whichever way each call goes: a parcel of values, a parcel of records, or a call on the loop."""
+    """The order holds across all ways to the loop: a parcel of values, a parcel of records, or a call on the loop."""
     expected = []
     for i in range(60):
         value = b"%d" % i
@@ -132,7 +132,7 @@ def test_serializers_run_on_the_thread_that_sends(shared: ThreadedCluster, topic
 
 
 def test_errors_are_raised_by_the_call(producer: Producer, topic: str) -> None:
-    """As with asyncio: nothing was handed over then."""
+    """As with asyncio: the record was not accepted then."""
     with pytest.raises(UnknownTopic):
         producer.send("nowhere", b"1")
     with pytest.raises(UsageError, match="a value is bytes"):
@@ -237,7 +237,7 @@ def test_stop_returns_although_no_broker_answers() -> None:
 
 
 def test_error_in_the_block_gets_a_note() -> None:
-    """It waits one second, as with asyncio, and says what is lost."""
+    """The exit waits one second, as with asyncio, and the note says what is lost."""
     with scripted_on_a_thread() as (cluster, _):
         cluster.produce_fate = lambda broker, key: "silence"
 

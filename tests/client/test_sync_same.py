@@ -17,7 +17,7 @@ PAIRS = [(getattr(client, name), getattr(strandline.sync, name)) for name in ("P
 CALLS = [(name, original, pair) for pair in PAIRS for name, original in generate.calls_of(pair[0]).items()]
 OWN_WORDS = {("Producer", "send"), ("Producer", "send_nowait"), ("Producer", "send_many"), ("Consumer", "subscribe")}
 OWN_WORDS |= {("Producer", "transaction")}
-"""Calls whose docstrings say something else: what they return, where callbacks run, what several threads may do."""
+"""Calls with docstrings of their own, because something differs: results, where callbacks run, what several threads may do."""
 
 
 def classes(source: str) -> list[str]:

@@ -57,7 +57,7 @@ def test_result_and_error_come_back(thread: LoopThread) -> None:
 
 
 def test_interrupt_cancels_the_work(thread: LoopThread) -> None:
-    """Otherwise a call that the program has given up would go on in the background."""
+    """Otherwise a call that the program has given up would continue in the background."""
     has_begun, was_cancelled = threading.Event(), threading.Event()
 
     async def wait() -> None:
@@ -132,7 +132,7 @@ def test_client_is_started_once(shared: ThreadedCluster) -> None:
 
 
 def test_fork_refuses_calls_of_the_child(shared: ThreadedCluster) -> None:
-    """The child has a copy of the client without its thread: a call would wait for ever, or write into its parent's sockets."""
+    """The child has a copy of the client without its thread: a call would wait forever, or write into its parent's sockets."""
     bootstrap = shared.bootstrap_servers
     with Producer(bootstrap_servers=bootstrap) as producer, Consumer("orders", bootstrap_servers=bootstrap) as consumer:
         producer.send("orders", b"1")
@@ -175,7 +175,7 @@ def test_fork_refuses_calls_of_the_child(shared: ThreadedCluster) -> None:
 
 
 def test_loop_over_records_ends_in_a_forked_child(shared: ThreadedCluster) -> None:
-    """The child went on through the rest of the batch, and its parent through the same records."""
+    """The child used to read on through the rest of the batch, and its parent through the same records."""
     topic = shared.create_topic(partitions=1)
     with Producer(bootstrap_servers=shared.bootstrap_servers) as producer:
         producer.send_many(topic, [b"1", b"2", b"3"]).result()
@@ -199,7 +199,7 @@ def test_loop_over_records_ends_in_a_forked_child(shared: ThreadedCluster) -> No
 
 
 def test_callback_after_stop_is_refused(shared: ThreadedCluster) -> None:
-    """It was a RuntimeError of the event loop."""
+    """The call used to raise a RuntimeError of the event loop."""
     with Producer(bootstrap_servers=shared.bootstrap_servers) as producer:
         receipt = producer.send("orders", b"1")
     with pytest.raises(ClientClosed):
@@ -235,7 +235,7 @@ for _ in range(100):
 
 
 def test_program_without_stop_delivers_what_it_has_sent(shared: ThreadedCluster) -> None:
-    """The last thousands of records were lost without a word, and a destroyed task was reported instead."""
+    """The last thousands of records used to be lost silently, and only a destroyed task was reported."""
     topic = shared.create_topic(partitions=1)
     program = [sys.executable, "-c", UNSENT, shared.bootstrap_servers, topic]
     done = subprocess.run(program, capture_output=True, text=True, timeout=30)
@@ -245,7 +245,8 @@ def test_program_without_stop_delivers_what_it_has_sent(shared: ThreadedCluster)
 
 
 def test_wait_notices_an_interrupt_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal that arrives just before the thread blocks does not wake it. Then only the next piece of the wait sees it."""
+    """A signal that arrives just before the thread blocks does not wake it. The wait is cut into pieces, so that the next piece
+    notices it."""
     future: Future[int] = Future()
     waits = []
 

@@ -41,7 +41,7 @@ def producer(tx: ScriptedTransactions) -> Iterator[Producer]:
 
 
 def test_block_commits_what_was_sent_in_it(tx: ScriptedTransactions, producer: Producer) -> None:
-    """Whichever way the records go: plain values and others through the mailbox, or calls on the loop."""
+    """The records take all ways to the loop: plain values and others through the mailbox, or calls on the loop."""
     for start in (0, 100):
         with producer.transaction() as same:
             assert same is producer
@@ -96,7 +96,7 @@ def test_records_outside_a_transaction_are_refused_by_the_call(tx: ScriptedTrans
 
 
 def test_record_that_is_refused_on_its_way_makes_the_transaction_abortable(tx: ScriptedTransactions) -> None:
-    """Its call has returned a receipt by then, and nobody may look at that."""
+    """The call has returned a receipt by then, which the program may never await."""
     with Producer(bootstrap_servers=tx.cluster.bootstrap, transactional_id="tx", buffer_memory=1000, batch_size=500) as producer:
         producer._client._accumulator._record_bytes_max = 100
 
@@ -164,7 +164,7 @@ def test_stop_aborts_an_open_transaction(tx: ScriptedTransactions) -> None:
 
 
 def interrupt_when(condition: Callable[[], bool], then: Callable[[], object] = bool) -> threading.Thread:
-    """Ctrl-C for this thread when the condition is true. After that, `then` is called."""
+    """Send SIGINT (Ctrl-C) to this thread when the condition is true. After that, `then` is called."""
 
     def act() -> None:
         deadline = time.monotonic() + 10
@@ -180,7 +180,7 @@ def interrupt_when(condition: Callable[[], bool], then: Callable[[], object] = b
 
 
 def test_interrupt_while_records_are_awaited_aborts_the_block(tx: ScriptedTransactions, producer: Producer) -> None:
-    """The call that would end the transaction is cancelled: none may stay open, or the next block is refused for ever."""
+    """The call that would end the transaction is cancelled: none may stay open, or the next block is refused forever."""
     tx.cluster.produce_fate = lambda broker_id, key: "silence"
     interrupter = interrupt_when(lambda: producer.health()["transaction"] == "committing")
     with pytest.raises(KeyboardInterrupt), producer.transaction():
@@ -208,7 +208,7 @@ def test_interrupt_that_comes_too_late_says_so(tx: ScriptedTransactions, produce
 
 
 def test_interrupt_after_the_begin_leaves_no_transaction_open(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interrupt comes when the loop has begun the transaction, and the caller has not heard of it: `with` does not call
+    """The interrupt arrives when the loop has begun the transaction, and the caller does not know it yet: `with` does not call
     `__exit__` then."""
     run = producer._run
 

@@ -1,5 +1,5 @@
-"""`Table` on a real cluster in this process: loading, following, conditional writes, watchers, snapshots, and logs that do not go
-on where the table was."""
+"""`Table` on a real cluster in this process: loading, following, conditional writes, watchers, snapshots, and logs that do not
+continue where the table was."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_concurrent_updates_are_all_counted(cluster: Cluster) -> None:
 
 
 async def test_write_in_doubt_is_found_in_the_log(cluster: Cluster) -> None:
-    """The record is written and every response is lost, until `delivery_timeout_ms` has passed and a second attempt is made."""
+    """The record is written and every response is lost, until `delivery_timeout_ms` has passed and a second attempt is sent."""
     async with table_of(cluster, delivery_timeout_ms=150, request_timeout_ms=50) as table:
         with cluster.drop("Produce", where="response"):
             writing = asyncio.ensure_future(table.put(b"a", b"1", expect=None))
@@ -196,7 +196,7 @@ async def test_write_in_doubt_that_never_arrived_is_a_conflict(cluster: Cluster)
 
 
 async def test_write_stays_in_doubt_if_a_later_attempt_is_rejected(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rejection says nothing of the first attempt, so the error must not say that nothing was written."""
+    """The rejection says nothing about the first attempt, so the error must not say that nothing was written."""
     outcomes: list[Exception] = [DeliveryTimeout("no response", topic="users"), BufferFull("no room")]
 
     async def send_and_wait(*_: object, **__: object) -> None:
@@ -211,7 +211,7 @@ async def test_write_stays_in_doubt_if_a_later_attempt_is_rejected(cluster: Clus
 
 
 async def test_conflict_is_raised_although_the_value_cannot_be_deserialized(cluster: Cluster) -> None:
-    """A program that replaces a damaged value has to learn its version."""
+    """A program that replaces a damaged value needs its version."""
     async with table_of(cluster) as raw:
         version = await raw.put(b"a", b"{")
     functions = {"value_serializer": str.encode, "value_deserializer": json.loads}
@@ -225,7 +225,7 @@ async def test_conflict_is_raised_although_the_value_cannot_be_deserialized(clus
 
 
 async def test_time_limit_holds_when_the_topic_is_gone(cluster: Cluster) -> None:
-    """The producer waits for metadata longer than the caller wants to."""
+    """The producer would wait for metadata longer than the caller allows."""
     async with table_of(cluster, max_block_ms=8000) as table, cluster.admin() as admin:
         await admin.delete_topics(["users"])
         loop = asyncio.get_running_loop()
@@ -275,7 +275,7 @@ async def test_watcher_sees_changes_and_the_end(cluster: Cluster) -> None:
 
 
 async def test_added_partitions_are_read_and_written(cluster: Cluster) -> None:
-    """Many keys go to another partition from then on. Their old records stay, and must neither hide the new ones nor come back
+    """Many keys belong to another partition from then on. Their old records stay, and must neither hide the new ones nor return
     when the keys are deleted."""
     moved = next(key for key in (b"key-%d" % n for n in range(100)) if partition_for_key(key, 4) != 0)
     await fill(cluster, 0, 100)
@@ -293,7 +293,7 @@ async def test_added_partitions_are_read_and_written(cluster: Cluster) -> None:
 
 
 async def test_value_does_not_go_back_when_partitions_are_added_twice(cluster: Cluster) -> None:
-    """The key goes to another partition and back. An old record that is still there would be the present one again."""
+    """The key moves to another partition and back. An old record that is still there would become the current one again."""
     await cluster.create_topic("grows", partitions=1, cleanup_policy="compact")
     keys = (b"key-%d" % n for n in range(1000))
     key = next(key for key in keys if (partition_for_key(key, 2), partition_for_key(key, 3)) == (1, 0))
@@ -396,7 +396,7 @@ async def test_rows_that_were_trimmed_are_not_in_a_snapshot_either(cluster: Clus
 
 
 async def test_snapshots_are_written_while_the_table_runs(cluster: Cluster, tmp_path: Path) -> None:
-    """A program that is killed has one, too."""
+    """So a program that is killed has a snapshot, too."""
     await fill(cluster, 0, 100)
     async with table_of(cluster, snapshot_dir=str(tmp_path), snapshot_interval_ms=1) as table:
         await until(lambda: table.metrics()["snapshots"] > 0)
@@ -415,7 +415,8 @@ async def test_table_works_without_its_disk(cluster: Cluster, tmp_path: Path) ->
 
 
 async def test_deleted_key_does_not_come_back_from_a_snapshot(cluster: Cluster, tmp_path: Path) -> None:
-    """The cleaner has removed the value and the tombstone while the table did not run. It would read on after both."""
+    """The cleaner has removed the value and the tombstone while the table did not run. If the table read on from its snapshot, it
+    would see neither."""
     topic = await cluster.create_topic(
         "cleaned",
         cleanup_policy="compact",

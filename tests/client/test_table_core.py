@@ -1,4 +1,4 @@
-"""The cores of a table: its contents, the changes that wait for watchers, the file of a snapshot, and the age of what it has."""
+"""The cores of a table: its contents, the changes that wait for watchers, the file of a snapshot, and the age of its data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_contents_are_the_old_ones_until_a_load_is_finished() -> None:
 
 
 def test_key_of_two_partitions_has_the_row_of_its_home() -> None:
-    """Partitions were added to the topic, and the key goes to another one since."""
+    """Partitions were added to the topic, and the key belongs to another one since."""
     for home, value in ((0, b"old"), (1, b"new"), (2, b"new")):
         rows = loaded([(b"a", b"old")], [(b"a", b"new")], home=home)
         row = rows.get(b"a")
@@ -78,7 +78,7 @@ RECORDS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"dd"]), st.none
 
 @given(first=RECORDS, second=RECORDS, cut=st.integers(0, 12), home=st.integers(0, 1))
 def test_contents_follow_from_the_log_alone(first: Records, second: Records, cut: int, home: int) -> None:
-    """Whatever was loaded and whatever came later, and in which order: the contents are those of a load of everything."""
+    """The contents are those of a load of everything, whatever was loaded, whatever was read later, and in which order."""
     rows = Rows(lambda key: home)
     rows.begin(1)
     apply(rows, 1, second)
@@ -96,7 +96,7 @@ def test_contents_follow_from_the_log_alone(first: Records, second: Records, cut
 
 @given(before=RECORDS, after=RECORDS)
 def test_changes_lead_from_the_old_contents_to_the_new_ones(before: Records, after: Records) -> None:
-    """Also if the partition is read again from its beginning."""
+    """This holds also if the partition is read again from its beginning."""
     for again in (False, True):
         rows = loaded(before)
         mirror = {key: row.value for key, row in rows.items()}
@@ -191,7 +191,7 @@ def test_age_says_whether_tombstones_are_there(fresh_at_ms: int, now_ms: int, ke
 
 
 def test_leader_epoch_is_that_of_the_record_before_the_position() -> None:
-    """The position may have passed a record that no program sees, and its epoch is not known."""
+    """The position may have passed a record that no program sees, whose epoch is not known."""
     progress = Progress(bytes(16))
     progress.load(10, 5)
     progress.read(3, 9)

@@ -54,7 +54,7 @@ async def kill_leaders(cluster: SimulatedCluster, times: int) -> None:
 
 @simulated(seeds=1, faults=None)
 async def test_sum_of_the_increments_is_the_value(cluster: SimulatedCluster) -> None:
-    """An increment that is lost, or made twice because its acknowledgement was lost, would change the sum."""
+    """The sum would differ if an increment were lost, or repeated because its acknowledgement was lost."""
     await cluster.create_topic("counters", cleanup_policy="compact")
     racers = [Racer(cluster, number) for number in range(TABLES)]
     await kill_leaders(cluster, 2)

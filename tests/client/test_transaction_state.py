@@ -87,7 +87,7 @@ def test_every_transition_leads_to_a_state_of_the_table() -> None:
 
 
 REFUSALS: list[tuple[ErrorCode, bool, TxnState | None, type[StrandlineError] | None]] = [
-    # What EndTxn is answered with, whether it commits -> the state after that (None: it is sent again), and the error.
+    # The response to EndTxn, whether it commits, the state after that (None: EndTxn is sent again), and the error.
     (C.CONCURRENT_TRANSACTIONS, True, None, None),
     (C.NOT_COORDINATOR, True, None, None),
     (C.COORDINATOR_LOAD_IN_PROGRESS, False, None, None),
@@ -134,7 +134,7 @@ def test_failure_while_a_commit_waits_for_records_prevents_it() -> None:
 
 
 def test_failure_after_the_end_was_sent_changes_nothing() -> None:
-    """The coordinator decides then. (No record can be waiting: the commit waited for all of them.)"""
+    """The outcome is then the coordinator's decision. (No record can be waiting: the commit waited for all of them.)"""
     state = in_state(S.COMMITTING, is_end_sent=True)
     assert not state.on_failed(FAILURE, 0.5)
     assert state.state is S.COMMITTING
@@ -187,7 +187,7 @@ def test_call_of_an_earlier_transaction_is_refused() -> None:
 
 
 def test_transaction_that_has_failed_is_ended_at_the_coordinator() -> None:
-    """Also if nothing was sent, as far as the producer knows: the abort gives it the next epoch."""
+    """This holds also if the producer believes that nothing was sent: the abort gives it the next epoch."""
     state = TransactionState("tx", 1_000)
     state.initialized()
     state.begin(0.0)

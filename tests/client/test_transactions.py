@@ -252,7 +252,7 @@ async def test_record_that_fails_makes_the_transaction_abortable(tx: ScriptedTra
 
 
 async def test_failed_record_ends_the_others(tx: ScriptedTransactions) -> None:
-    """Nothing waits for records of a transaction that cannot be committed any more, and no more are taken."""
+    """Nothing waits for records of a transaction that can no longer be committed, and no further records are accepted."""
     paid = (tx.cluster.topics["paid"], 0)
     tx.cluster.produce_fate = lambda broker_id, key: "RECORD_LIST_TOO_LARGE" if key == paid else "silence"
     async with producer_of(tx) as producer:
@@ -333,7 +333,7 @@ async def test_first_batches_wait_for_the_markers_of_the_transaction_before(tx: 
 
 
 async def test_abort_waits_for_the_markers_of_the_transaction_before(tx: ScriptedTransactions) -> None:
-    """Nothing of it has reached a leader yet, so the coordinator hears of it by the abort."""
+    """No record of the second transaction has reached a leader yet, so the abort is the first request about it."""
     async with producer_of(tx) as producer:
         tx.holds_markers = True
         async with producer.transaction():
@@ -375,7 +375,7 @@ async def test_end_follows_the_coordinator(tx: ScriptedTransactions) -> None:
 
 
 async def test_unknown_outcome_of_a_commit_is_an_error_of_its_own(tx: ScriptedTransactions) -> None:
-    """The program may ask again, and the retry is answered like the first request."""
+    """The program may ask again, and the retry gets the answer of the first request."""
     tx.fate = lambda request: "response lost" if ends(request) else "ok"
     async with producer_of(tx, max_block_ms=300) as producer:
         with pytest.raises(TransactionOutcomeUnknown, match="not known whether the transaction of 'tx' is committed"):
@@ -397,7 +397,7 @@ async def test_unknown_outcome_of_a_commit_is_an_error_of_its_own(tx: ScriptedTr
 
 
 async def test_cancelled_commit_is_not_left_open(tx: ScriptedTransactions) -> None:
-    """The task is cancelled while the commit is on its way: the block waits for the outcome, and says it."""
+    """The task is cancelled while the commit is in flight: the block waits for the outcome, and reports it."""
     gate = asyncio.Event()
     async with producer_of(tx) as producer:
 
@@ -721,7 +721,7 @@ async def test_offsets_are_sent_again_until_they_are_answered(tx: ScriptedTransa
 
 
 async def test_offsets_of_unknown_fate_abort_the_transaction(tx: ScriptedTransactions) -> None:
-    """Also if the program stops waiting: a commit after that could leave the offsets out."""
+    """This holds also if the program stops waiting: a commit after that could leave the offsets out."""
     tx.fate = lambda request: "silence" if isinstance(request, TxnOffsetCommitRequest) else "ok"
     async with producer_of(tx) as producer:
         with pytest.raises(TransactionAbortable):  # noqa: PT012

@@ -79,7 +79,8 @@ async def test_records_are_passed_on_exactly_once(disturbs: bool) -> None:
 
 
 async def test_consumer_of_committed_records_does_not_lag_behind_an_open_transaction() -> None:
-    """Its end is the last stable offset: it can read nothing after it, so a lag would raise an alarm that no consumer can end."""
+    """The end of such a consumer is the last stable offset: it can read nothing after it, so a lag would raise an alarm that no
+    consumer can end."""
     async with asyncio.timeout(60), Cluster(brokers=1) as cluster:
         topic = await cluster.create_topic(replication_factor=1)
         here, options = (

@@ -60,7 +60,7 @@ async def in_a_thread(call: Callable[[Any], Any], client: Any) -> Any:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("has_open_batch", [False, True])
 async def test_producer_refuses_another_thread_and_stays_well(name: str, has_open_batch: bool) -> None:
-    """It raised "no running event loop" after the record was queued, and `flush` then waited two minutes in vain."""
+    """The call used to raise "no running event loop" after the record was queued, and `flush` then waited two minutes."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         linger_ms = 60_000 if has_open_batch else 0
@@ -114,8 +114,8 @@ def test_consumer_may_be_moved_while_its_loop_stands_still() -> None:
 
 
 def test_producer_rejects_a_second_loop() -> None:
-    """`asyncio.run` twice: the first loop is closed, and what it waited for never comes. An open batch of the first loop
-    took records without a look at the caller."""
+    """A second `asyncio.run`: the first loop is closed, so nothing that waits for it ever ends. An open batch of the first loop
+    used to accept records without checking the caller."""
     clusters: list[ScriptedCluster] = []
     producers: list[Producer] = []
 
@@ -147,7 +147,7 @@ def test_producer_rejects_a_second_loop() -> None:
 
 
 async def test_huge_record_is_rejected_before_it_is_queued() -> None:
-    """No frame can carry it: the broker closed the connection, and the record was sent again for two minutes."""
+    """No frame can carry it: the broker used to close the connection, and the record was sent again for two minutes."""
     with pytest.raises(UsageError, match=rf"max_request_size must be a whole number from \d+ to {REQUEST_SIZE_MAX}"):
         Producer(max_request_size=200_000_000, buffer_memory=400_000_000)
     async with ScriptedCluster() as cluster:
@@ -165,7 +165,7 @@ async def test_huge_record_is_rejected_before_it_is_queued() -> None:
 
 
 async def test_requests_stay_within_max_request_size() -> None:
-    """Batches of several partitions share a request; together they exceeded the request's limit, and that of a frame."""
+    """Batches of several partitions share a request; together they used to exceed the request's limit, and that of a frame."""
     async with ScriptedCluster(brokers=1) as cluster:
         cluster.create("orders", 8)
         limits = {"max_request_size": 10_000, "batch_size": 9_000, "linger_ms": 5}
@@ -183,8 +183,8 @@ async def test_requests_stay_within_max_request_size() -> None:
 
 
 def test_consumer_may_be_read_while_its_loop_stands_still() -> None:
-    """A program without a loop of its own drives a consumer by `run_until_complete` (a task of Spark does). Its plain calls come
-    between two runs, from the same thread: nothing else runs then. Another thread is refused even so."""
+    """A program without a running loop drives a consumer by `run_until_complete` (a task of Spark does). It makes its plain calls
+    between two runs, from the same thread, while nothing else runs. Another thread is refused even so."""
 
     async def made() -> tuple[Home, Home]:
         return Home("consumer", between_runs=True), Home("producer")
