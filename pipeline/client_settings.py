@@ -14,7 +14,7 @@ from strandline.protocol.security.client_properties import NAMES, settings_of
 from strandline.protocol.security.client_security import ClientSecurity
 
 REDACTED = "*********(redacted)"
-"""As Spark writes it."""
+"""The text that Spark's own logs and errors show in place of a secret."""
 _SECRET = frozenset(row.name for row in table_of(ClientOptions) if row.is_secret)
 
 

@@ -167,7 +167,7 @@ class TaskWriter:
     async def _rows_in_log(self, topic: str, partitions: list[int], *, alone: bool) -> dict[TopicPartition, int]:
         """The number of rows of this task that the log holds in each partition. `alone` fences earlier attempts in all of
         them."""
-        # In another order, rows may go to other partitions than in an earlier attempt that still runs.
+        # All partitions: if the order of the rows has changed, an earlier attempt that still runs may write to other partitions.
         tps = [TopicPartition(topic, partition) for partition in partitions]
         return await self.producer.written(tps, alone=alone, timeout_ms=self.options.write_timeout_ms)
 
@@ -243,8 +243,8 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
         return options_of(identity, context.partitionId(), replace(note, partitions=count, first_row=row))
 
     async def write_in(cluster: SharedCluster) -> Written:
-        # Before the producer is registered, because that fences the other attempts: an attempt that has failed has no rows. Spark
-        # may start its worker late, when the attempt that replaced it already writes.
+        # Wait for the first rows before the producer is registered, because that fences the other attempts. Spark may start the
+        # worker of a failed attempt late, when the attempt that replaced it already writes; a failed attempt gets no rows.
         first = await asyncio.to_thread(next, batches, None)
         async with Producer(cluster=cluster, **{**SENDING, **options.client, **await named(cluster, first)}) as producer:
             if identity is not None:

@@ -1,8 +1,8 @@
-"""Notices end offsets that have not moved for a while. Pure.
+"""Detects end offsets that have not moved for a while. Pure.
 
-An open transaction stops a stream that reads committed records, and the last stable offset alone does not tell that from a topic
-without new records. So the stream reader looks up the end of the log, for partitions whose last stable offset has stopped, at
-most once in `WAIT_S` for each.
+An open transaction stops a stream that reads committed records. The last stable offset alone does not distinguish that from a
+topic without new records. So the stream reader looks up the end of the log, for partitions whose last stable offset has stopped,
+at most once in `WAIT_S` for each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WAIT_S = 60.0
 
 @dataclass(slots=True)
 class StoppedEnds:
-    """The end offsets that were seen last, and since when they stand there."""
+    """The newest end offset of each partition, and the time since which it has not moved."""
 
     _since: dict[TopicPartition, tuple[int, float]] = field(default_factory=dict)
 

@@ -1,16 +1,15 @@
 """Reads the ranges of one task from the log into Arrow batches.
 
 A task returns every record in its ranges, or it fails: with `DataLoss` if the log no longer has them, with `RequestTimeout` if
-none arrive in time. Offsets without a record (control records, compaction, aborted
-transactions) are legal gaps. Rows are built from whole record
-batches, without a Python object per record.
+none arrive in time. Offsets without a record (control records, compaction, aborted transactions) are legal gaps. Rows are built
+from whole record batches, without a Python object per record.
 
 A task returns range after range, in the planned order. So a task that runs again returns the same rows in the same order, on
 which sinks with `rowOrder=stable` rely. One consumer fetches all ranges of a group at the same time: the records of the second
 range arrive while those of the first are returned. `PREFETCH_BYTES` bounds the size of a group.
 
-The consumer is kept from task to task, so its metadata may be old. A task does not refresh it. It need not, because a range holds
-its topic's id, and a broker that is no longer the leader rejects the fetch, after which the consumer refreshes its metadata.
+The consumer is kept from task to task, so its metadata may be old. A task need not refresh it: a range holds its topic's id, and
+a broker that is no longer the leader rejects the fetch, after which the consumer refreshes its metadata.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ class Job:
         return job._read(self.topics, {tp: (first, max(end, ends[tp])) for tp, (first, end) in bounds.items()})
 
     def _log_ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The ends of the logs now, also behind open transactions."""
+        """The ends of the logs now: records of open transactions count, too."""
         return self._view(self.topics).log_ends(tps)
 
     def _view(self, topics: Sequence[str]) -> ClusterView:

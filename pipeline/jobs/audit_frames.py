@@ -7,7 +7,8 @@ One shuffle, by blocks of offsets, brings all sides together: a row has topic, p
     ledger┘
 
 A compacted topic may lack records. The newest record of a key in log and lake is missing only by a loss, unless it is a deletion;
-so the records of such topics are also grouped by key. A ledger does not name keys: what only a ledger has may have been removed.
+so the records of such topics are also grouped by key. A ledger has no keys, so compaction may have removed a record that only the
+ledger has.
 
 Records of aborted transactions are in the log, but no reader of committed records gets them, so they are not in the lake either.
 A ledger may have them. `unread` finds them, for a ledger that seems to have more than the log.

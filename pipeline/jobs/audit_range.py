@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 READABLE = 200
-"""How many intervals an axis can show. No interval is left out of a range that is not longer."""
+"""How many intervals an axis can show. If the range has no more of them, none is left out."""
 GAP_FACTOR = 3
 """An interval is far from the rest if its distance exceeds the range of the rest by this factor."""
 SHARE_MAX = 0.01
-"""Intervals are left out only if they hold less than this share of all records."""
+"""Intervals are left out only if they hold at most this share of all records together, or a single record."""
 
 
 class Shown(NamedTuple):

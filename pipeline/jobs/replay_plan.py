@@ -41,8 +41,8 @@ class Plan:
     """The arguments of the first run. A later run with other arguments is refused."""
     place: Placement
     count: int
-    """The target's number of partitions when the replay began. Partitions that are added later get no records, or a key would
-    move."""
+    """The target's number of partitions when the replay began. Partitions that are added later get no records, so that no key
+    changes its partition."""
     ranges: tuple[Range, ...]
     begun_ms: int
 

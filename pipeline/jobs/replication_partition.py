@@ -263,8 +263,8 @@ class _Incarnation:
         )  # fmt: skip
 
     def _led_at(self, state: State) -> int:
-        """The time at which the new leader took its role: of its own line, else the time at which it applied the decision, else
-        the time of the decision."""
+        """The time at which the new leader took its role: the time of the leader's own line, else the time at which it applied
+        the decision, else the time of the decision."""
         fact = self._led.get(state.leader_epoch)
         if fact is not None:
             if fact.at_us < state.at_us:

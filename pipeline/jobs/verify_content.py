@@ -118,7 +118,7 @@ class _Snapshots:
         while self._next < len(self._claims) and self._claims[self._next].last_offset < batch.next_offset:
             claim = self._claims[self._next]
             self._next += 1
-            # A batch that is not there any more proves nothing: retention, a cleaner or damage removed it.
+            # If retention, a cleaner or damage has removed the claimed batch, its absence is no fault.
             is_removed = claim.last_offset < batch.base_offset or (batch.record_count == 0 and batch.producer_id < 0)
             if not is_removed and not _is_of(claim, batch):
                 text = (
@@ -127,7 +127,7 @@ class _Snapshots:
                 self._fault(claim.snapshot, claim.at, text)
 
     def _fault(self, name: str, at: int, text: str) -> None:
-        """A snapshot is written without an fsync, so after a kill it is only a note."""
+        """Adds a finding about a snapshot. After a kill it is only a note, because a snapshot is written without an fsync."""
         facts = self._check.facts
         kind = "snapshot" if facts.is_clean or at <= (facts.recovery_point or 0) else "snapshot_old"
         self._check.find(kind, None, None, f"{name} {text}", f"{facts.path}/{name}")

@@ -221,7 +221,8 @@ def _identify(directory: Directory) -> None:
 
 
 def cleaned(folder: Path) -> Iterable[TopicPartition]:
-    """The logs of a data directory that the cleaner's checkpoint names; it is derived, so an unreadable one names none."""
+    """The logs of a data directory that the cleaner's checkpoint names. An unreadable checkpoint counts as empty, because it only
+    holds derived values."""
     return OffsetCheckpoint.decode(_read(folder / FIRST_DIRTY_OFFSETS) or b"") or ()
 
 
@@ -229,7 +230,7 @@ def _offsets(directory: Directory, name: str, kind: str = "checkpoint_unreadable
     data = _read(directory.path / name)
     is_empty_of_kafka = (
         data == b"" and directory.is_kafkas
-    )  # it reads a checkpoint of 0 bytes, as a kill leaves it, as one of no log
+    )  # Kafka's broker takes a checkpoint of 0 bytes, which a kill may leave behind, for one without entries
     offsets = {} if data is None or is_empty_of_kafka else OffsetCheckpoint.decode(data)
     if offsets is None:
         directory.findings.append(_unreadable(directory, name, kind=kind))

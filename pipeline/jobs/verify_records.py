@@ -76,7 +76,7 @@ class JobAtRest(Job):
         return {tp: self.logs[tp].end for tp in tps}
 
     def compacted(self, topics: Sequence[str]) -> set[str]:
-        """Those that a broker's cleaner has cleaned, by its checkpoints."""
+        """The topics that a broker's cleaner has cleaned, according to its checkpoints."""
         folders = {Path(replica.path).parent for tp, replica in self.logs.items() if tp.topic in topics}
         return {topic for folder in folders for topic, _ in cleaned(folder)} & {*topics}
 

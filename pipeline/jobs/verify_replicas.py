@@ -99,7 +99,7 @@ class _Cursor:
         return None
 
     def contents(self, batch: Batch) -> _Contents:
-        """The records of a batch; those of the last one are kept. BrokerError if they cannot be decoded."""
+        """The records of a batch; those of the last batch are cached. BrokerError if they cannot be decoded."""
         if self._contents is None or self._contents[0] is not batch:
             data = self._read(batch)
             is_marked = bool(read_header(data).attributes & DELETE_HORIZON_MASK)

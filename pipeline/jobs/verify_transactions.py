@@ -2,9 +2,10 @@
 
     00000000000000005000.txnindex    an entry for each ABORT marker of the segment: producer id, first offset, marker's offset
 
-A transaction without an entry, or with one that begins too late, would be shown to readers of committed records. An entry may
-begin too early: retention or a cleaner has removed the first records since. A marker whose transaction has no record any more may
-have an entry or not. After damage and gaps it is not known which transactions are open, so they are not compared.
+If an aborted transaction has no entry, or one that begins too late, readers of committed records would get its records. An entry
+may begin too early: retention or a cleaner has removed the first records since. If retention or a cleaner has removed all records
+of a transaction, its marker may have an entry or not. After damage and gaps it is not known which transactions are open, so they
+are not compared.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class TransactionCheck:
         self._open.clear()
 
     def end_segment(self, entries: Sequence[Entry] | None) -> list[str]:
-        """What is wrong with the index of the segment; None: its file cannot be decoded."""
+        """The faults of the segment's index, one sentence each. `entries` is None if the index file cannot be decoded."""
         aborted, markers = self._aborted, self._markers
         self._aborted, self._markers = {}, {}
         if entries is None:

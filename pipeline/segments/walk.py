@@ -228,7 +228,7 @@ class Walk:
 
     def _leads_on(self, position: int, header: BatchHeader) -> bool:
         """Whether a possible header with later offsets follows at `position`, the end of the batch with this header. If so, the
-        length of the batch is taken for right."""
+        length of the batch is taken as correct."""
         if self._wanted is Wanted.HEADERS:
             self._ahead = _HEADERS_AHEAD if header.size < _SMALL_BATCH else _HEADER_AHEAD
         if position > self._part.end:
