@@ -79,7 +79,7 @@ class Link:
         return LeaderRange(start, end, list(self.leader[key].log.producers.describe()), clean_below)
 
     def round(self) -> HandledRequest:
-        """One fetch there and back; a parked one is let wait for its whole time."""
+        """One round trip of a fetch. A fetch that the leader parks waits for its full `max_wait_ms`."""
         asked = self.ask()
         assert asked is not None, "nothing to fetch"
         plan, request = asked
@@ -93,7 +93,7 @@ class Link:
             self.round()
 
     def settle(self) -> None:
-        """Until nothing moves any more: a heal that needs more than 20 round trips is none."""
+        """Fetch until both logs and high watermarks stand still. Fails after 40 round trips."""
         for _ in range(20):
             before = (self.follower.leo, self.follower.hw, self.leader.hw)
             self.rounds(2)

@@ -68,7 +68,7 @@ def subscription(*topics: str) -> bytes:
 
 
 class RecordedAsker:
-    """Takes the answers to one request. There must be one."""
+    """Takes the answers to one request. Tests expect exactly one."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -90,9 +90,9 @@ class ClassicWorld:
         self.now = 1000.0
         self.log: list[GroupMetadataRecord] = []
         self.append_error: ErrorCode | None = None
-        """What the next appends fail with."""
+        """The error of all appends until it is None again."""
         self.answers: list[tuple[RecordedAsker, Message | BrokerError]] = []
-        """In the order in which they were sent; `take_answers` empties it."""
+        """The answers in the order in which they were sent. `take_answers` empties the list."""
         self._begin(list(log))
 
     def _begin(self, log: list[GroupMetadataRecord]) -> None:
@@ -105,7 +105,7 @@ class ClassicWorld:
         self.log = log
 
     def move(self) -> None:
-        """Another coordinator takes over: it knows what is in the log."""
+        """Another coordinator takes over, and replays the log."""
         for asker in self.classic.take_waiting():
             self._send(asker, BrokerError(ErrorCode.NOT_COORDINATOR))
         self._begin(self.log)
@@ -153,7 +153,7 @@ class ClassicWorld:
         return error
 
     def request(self, asker: RecordedAsker, body: Message, **versions: bool) -> None:
-        """Have a request decided, and carry that out."""
+        """Have the coordinator decide a request, and carry out the decision."""
         try:
             result = self._decide(asker, body, versions)
         except BrokerError as e:
@@ -195,14 +195,14 @@ class ClassicWorld:
 
 @dataclass(slots=True)
 class Actor:
-    """A process of a script, as far as it follows what it is told."""
+    """A process in a script: it takes over ids and generations from the answers."""
 
     name: str
     member_id: str = ""
     generation: int = -1
     options: dict[str, str] = field(default_factory=dict)
     ids: int = 0
-    """How many ids it has got."""
+    """The number of member ids that it has received."""
 
 
 _JOIN_OPTIONS = {"protocols", "type", "topics", "session", "rebalance", "instance"}
@@ -218,7 +218,7 @@ class Script:
         self._seen_records = len(world.log)
 
     def play(self, step: str) -> list[str]:
-        """What is seen because of the step."""
+        """Carry out the step. Returns the lines that are seen because of it."""
         self._act(step)
         lines = [*self._new_records()]
         while answers := self.world.take_answers():
@@ -316,7 +316,8 @@ class Script:
         self.world.request(RecordedAsker(actor.name), HeartbeatRequest(GROUP, generation, member_id, instance or None))
 
     def _leaves(self, actor: Actor, options: dict[str, str]) -> None:
-        """`and=B,C`: these, too; `instances=i,j`: by an operator, by instance ids alone."""
+        """Options: `and=B,C` removes these members in the same request; `instances=i,j` is an operator who removes by instance
+        ids alone."""
         if "instances" in options:
             leaving = [LeavingMember("", instance) for instance in options["instances"].split(",")]
         else:
@@ -354,7 +355,7 @@ class Script:
         raise AssertionError(answer)
 
     def _learn(self, asker: RecordedAsker, answer: JoinGroupResponse) -> None:
-        """The process of the asker takes over the id and the generation. `asker.name`: `NAME`."""
+        """The process of the asker takes over the member id and the generation. `asker.name` is the name of the process."""
         actor = self._actors[asker.name]
         if answer.member_id != actor.member_id:
             self._labels[answer.member_id] = actor.name + "'" * actor.ids
@@ -379,7 +380,7 @@ class Script:
         return f"{label} {ErrorCode(code).name}" if code else label
 
     def _new_records(self) -> Iterable[str]:
-        # Ids are given names by answers, which come after their records.
+        # An answer gives its member id a name in the script, and records with the id are appended before the answer.
         for _, answer in self.world.answers:
             if isinstance(answer, JoinGroupResponse):
                 self._learn(next(asker for asker, other in self.world.answers if other is answer), answer)

@@ -89,7 +89,7 @@ class Topics:
         self._apply([RemoveTopicRecord(self.topic_id(name)) for name in names], names)
 
     def touch(self, *names: str) -> None:
-        """The topics are reported as changed, as after an election, and are as before."""
+        """Report the topics as changed, as after an election, although their ids and partitions are the same."""
         self.changed.update(names)
 
     def _apply(self, records: list[AnyRecord], names: Iterable[str]) -> None:
@@ -97,7 +97,7 @@ class Topics:
         self.changed.update(names)
 
     def topic_id(self, name: str) -> bytes:
-        """Ids sort as the names do."""
+        """Topic ids sort as the names do."""
         return f"{name:15.15}{self.generations[name]}".encode()
 
     def name(self, topic_id: bytes) -> str:
@@ -126,7 +126,7 @@ class ConsumerWorld:
         self.settings = GroupConfigManager(config)
         self.log: list[GroupRecord] = []
         self.append_error: ErrorCode | None = None
-        """What the next appends fail with."""
+        """The error of all appends until it is None again."""
         self.story: list[str] = []
         self.epochs: dict[str, int] = {}
         """Member -> the epoch of its last answer."""
@@ -144,7 +144,7 @@ class ConsumerWorld:
             self.apply(result)
 
     def move(self, log: Iterable[GroupRecord] | None = None) -> None:
-        """Another coordinator takes over. It loads this log, or the present one."""
+        """Another coordinator takes over, and loads this log (default: the present one)."""
         self.story.append("> the coordinator moves")
         self._begin(self.log if log is None else log)
 
@@ -178,7 +178,7 @@ class ConsumerWorld:
         return error
 
     def decide(self, decide: Callable[[RequestContext], Result], client_id: str, host: str = "h") -> Message:
-        """Carry out the decision about a request, and return the answer. Raises the `BrokerError`."""
+        """Carry out the decision about a request, and return the answer. Raises `BrokerError` if either fails."""
         asker = RecordedAsker()
         result = decide(RequestContext(asker, client_id, host, self.now, self.now_ms))
         error = self.apply(result)
@@ -189,7 +189,7 @@ class ConsumerWorld:
         return answer
 
     def pass_time(self, seconds: float) -> None:
-        """Time jumps from deadline to deadline."""
+        """Let time pass, from deadline to deadline."""
         self.story.append(f"> {seconds:g} s pass")
         end = self.now + seconds
         while (due := self.deadlines.next_due()) is not None and due <= end:
@@ -207,7 +207,7 @@ class ConsumerWorld:
             self.apply(result)
 
     def publish(self) -> None:
-        """The broker gets the metadata."""
+        """The coordinator gets the new metadata."""
         self.story.append(f"> metadata: {' '.join(sorted(self.topics.changed))}")
         for result in self.consumer.on_image(self.topics.image, set(self.topics.changed), self.now, self.now_ms):
             self.apply(result)
@@ -251,7 +251,7 @@ class ConsumerWorld:
     def beat(
         self, member: str, epoch: int | None = None, owns: Owned | None = None, **fields: Any
     ) -> ConsumerGroupHeartbeatResponse | ErrorCode:
-        """A heartbeat in the epoch that the member knows."""
+        """A heartbeat in this epoch, by default in the one of the member's last answer."""
         said = [] if owns is None else ["owns", self.owned_text({self.topics.topic_id(n): owns[n] for n in owns}) or "nothing"]
         in_epoch = [] if epoch is None else ["in epoch", str(epoch)]
         self.story.append(" ".join([f"> {member} beats", *in_epoch, *said, *_options(fields)]))
@@ -259,7 +259,7 @@ class ConsumerWorld:
         return self.send(self.request(member, self.epochs[member] if epoch is None else epoch, owns, **fields), host)
 
     def park(self, member: str, owns: Owned | None = None, max_wait_ms: int = 60_000) -> RecordedAsker:
-        """A heartbeat that may wait. Returns the one who waits for the answer."""
+        """A heartbeat that may wait for news. Returns the asker that gets the answer."""
         self.story.append(f"> {member} beats, and waits")
         asker = RecordedAsker()
         body = self.request(member, self.epochs[member], owns, max_wait_ms=max_wait_ms)
@@ -286,11 +286,11 @@ class ConsumerWorld:
         assert told == textwrap.dedent(expected).strip()
 
     def forget(self) -> None:
-        """What has happened until now is not compared."""
+        """Drop the story so far, so that the next check does not compare it."""
         self.story = []
 
     def owners(self) -> dict[str, str]:
-        """Member -> what it owns, or has to give up."""
+        """Member -> the partitions that it owns, with those that it has to give up."""
         owned: dict[str, dict[bytes, list[int]]] = {}
         for topic_id, owners in self.group.owners.items():
             for number, member in owners.items():

@@ -50,7 +50,7 @@ Named = Mapping[str, Collection[int]]
 
 
 def subscription(version: int, topics: Iterable[str], owned: Named, rack: str | None = None) -> bytes:
-    """ConsumerProtocolSubscription. `owned` is left out by version 0."""
+    """Encode a ConsumerProtocolSubscription. Version 0 has no `owned`."""
     names = list(topics)
     data = struct.pack(">hi", version, len(names)) + b"".join(map(_string, names)) + b"\xff\xff\xff\xff"
     if version >= 1:
@@ -69,7 +69,7 @@ def _string(text: str) -> bytes:
 
 
 class Asker:
-    """A request of a process. There must be one answer."""
+    """The sender of one request. Tests expect exactly one answer."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -88,7 +88,7 @@ class Asker:
 
 @dataclass(slots=True)
 class Process:
-    """A member of the classic protocol, as far as it follows what it is told."""
+    """A member of the classic protocol: it takes over ids, generations and assignments from the answers."""
 
     name: str
     member_id: str = ""
@@ -102,7 +102,7 @@ class Process:
     rebalance_timeout_ms: int = 60_000
     ids: int = 0
     owned: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """What it names in its subscription, from version 1 on."""
+    """The partitions that it names as owned in its subscription, from version 1 on."""
 
 
 class MigrationWorld(ConsumerWorld):
@@ -212,7 +212,7 @@ class MigrationWorld(ConsumerWorld):
         return self.processes.setdefault(name, Process(name))
 
     def classic_join(self, name: str, *topics: str, new_id: bool = False, member_id: str | None = None, **options: Any) -> Asker:
-        """Join, as a client does: a process without an id gets one first. `options` are fields of `Process`, and stay."""
+        """Join as a client does: a process without an id gets one first. `options`: fields of `Process`, kept for later joins."""
         process = self.process(name)
         process.topics = topics or process.topics
         for option, value in options.items():
@@ -240,7 +240,7 @@ class MigrationWorld(ConsumerWorld):
         )
 
     def sync(self, name: str, assign: Mapping[str, Named] | None = None, **fields: Any) -> Asker:
-        """`assign`: process -> topic -> partitions. `fields` of the request that differ."""
+        """Send a SyncGroup. `assign`: process -> topic -> partitions. `fields` replace fields of the request."""
         process = self.process(name)
         given = ", ".join(f"{other}: {_named_text(assign[other])}" for other in assign) if assign else ""
         differs = [f"{field_name}={value}" for field_name, value in fields.items()]
@@ -276,7 +276,7 @@ class MigrationWorld(ConsumerWorld):
         return self.ask(names[0], LeaveGroupRequest(GROUP, leaving))
 
     def commit(self, name: str, *partitions: tuple[str, int], generation: int | None = None) -> list[str]:
-        """The codes of the partitions, or the one of the whole request."""
+        """Commit, and return the error codes of the partitions, or the one of the whole request."""
         process = self.process(name)
         asked = [(self.topics.topic_id(topic), number) for topic, number in partitions]
         group = self.groups.get(GROUP)
@@ -289,7 +289,7 @@ class MigrationWorld(ConsumerWorld):
         return [ErrorCode(code).name for code in codes]
 
     def stable(self, *names: str, assign: Mapping[str, Named], **options: Any) -> None:
-        """A stable classic group of these processes, subscribed to the topics that are assigned. Nothing of it is told."""
+        """Form a stable classic group of these processes, subscribed to the topics that are assigned. The story leaves it out."""
         topics = sorted({topic for partitions in assign.values() for topic in partitions})
         for name in names:
             self.classic_join(name, *topics, **options)

@@ -85,7 +85,7 @@ class FakeGroup:
 
 
 class NoAsker:
-    """The asker of every request: the tests look at the replies instead."""
+    """The asker of every request. It must not be called: the tests look at the replies of the decisions."""
 
     def reply(self, response: Message) -> None:
         raise AssertionError("a core does not reply itself")
@@ -95,7 +95,9 @@ class NoAsker:
 
 
 class OffsetWorld:
-    """`orders` has three partitions, `bills` one. What is appended is committed at once, unless `high_watermark` is set."""
+    """An `OffsetStore`, and the topics `orders` with three partitions and `bills` with one.
+
+    Appended records are committed at once, unless `high_watermark` is set."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
@@ -202,5 +204,5 @@ def at(offset: int, partition: int = 0, topic_id: bytes = ORDERS, **fields: obje
 
 
 def gone(partition: int = 0, topic: str = "orders", group_id: str = GROUP) -> OffsetCommitRecord:
-    """A tombstone."""
+    """The tombstone of an offset."""
     return OffsetCommitRecord(group_id, topic, partition, None)

@@ -42,7 +42,7 @@ def a_group(*members: ClassicMember, state: State = State.PREPARING, protocol_ty
     ],
 )
 def test_members_vote_among_the_protocols_that_all_know(members: list[tuple[str, ...]], chosen: str) -> None:
-    """With as many votes for each, the first vote counts: the same in each run."""
+    """If several protocols have equally many votes, the first vote counts, so that each run chooses the same protocol."""
     group = a_group(*(a_member(str(i), *protocols) for i, protocols in enumerate(members)))
     assert group.select_protocol() == chosen
 
@@ -208,7 +208,7 @@ def test_commit_needs_a_present_member_or_an_empty_group(
 
 
 def test_commit_in_a_transaction_does_not_wait_for_assignments() -> None:
-    """As in Kafka, whose producers take REBALANCE_IN_PROGRESS for a fatal error."""
+    """As in Kafka: producers treat REBALANCE_IN_PROGRESS as a fatal error."""
     group = a_group(a_member("A", instance_id="a"), state=State.STABLE)
     group.state = State.COMPLETING
     assert group.check_offset_commit("A", "a", 1, [(b"t", 0)], 0.0, is_transactional=True) == [0]
@@ -246,7 +246,7 @@ def test_offsets_of_an_empty_group_expire() -> None:
 
 @pytest.mark.parametrize(("protocol_type", "metadata"), [("connect", subscription("orders")), ("consumer", b"?")])
 def test_what_cannot_be_read_may_be_subscribed_to(protocol_type: str, metadata: bytes) -> None:
-    """Another program's protocol, or bytes that follow no version."""
+    """The group has another program's protocol type, or the member's metadata is malformed."""
     member = a_member("A")
     member.protocols = {"range": metadata}
     group = a_group(member, state=State.STABLE, protocol_type=protocol_type)
@@ -274,8 +274,8 @@ def test_the_topics_change_with_the_generation() -> None:
 
 
 def test_a_group_that_never_had_members_is_empty_since_an_unknown_time() -> None:
-    """It got a record because an id was given out. Its offsets, which a program without a membership committed, have an age of
-    their own."""
+    """The group got its record when a member id was given out. Its offsets, committed by a program without a membership, expire
+    by their own age."""
     group = a_group(state=State.EMPTY)
     group.state_since_ms = 5
     assert group.empty_since_ms == -1

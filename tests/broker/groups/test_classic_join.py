@@ -85,7 +85,7 @@ def test_an_id_that_was_not_used_is_forgotten_after_a_session() -> None:
 
 
 def test_an_unknown_id_is_refused() -> None:
-    """Also by a group that does not exist: its coordinator may have moved, or forgotten it."""
+    """A group that does not exist refuses it, too: its coordinator may have moved, or have dropped the id."""
     check("""
         > A joins id=elsewhere
           A: UNKNOWN_MEMBER_ID
@@ -169,7 +169,7 @@ def test_the_limits_of_session_timeouts_are_allowed(session_timeout_ms: int) -> 
 
 
 def test_a_negative_rebalance_timeout_means_the_session_timeout() -> None:
-    """Senders of the oldest version have none."""
+    """Requests of version 0 have no rebalance timeout."""
     world = ClassicWorld()
     world.request(RecordedAsker("A"), _join(rebalance_timeout_ms=-1), requires_known_member_id=False)
     (member,) = world.group.members.values()
@@ -242,7 +242,7 @@ def test_of_two_protocols_with_one_name_the_first_counts() -> None:
 
 
 def test_metadata_of_other_protocol_types_is_passed_on_unchanged() -> None:
-    """To Kafka Connect and a schema registry, the metadata and the assignment are bytes of their own."""
+    """Kafka Connect and schema registries use formats of their own for the metadata and the assignment."""
     check("""
         > A enters type=connect protocols=sessioned,compatible
           log: generation 0, empty
@@ -278,7 +278,7 @@ def test_first_rebalance_waits_for_its_delay() -> None:
 
 
 def test_a_newcomer_extends_the_delay() -> None:
-    """Members of an application that starts arrive one after the other, and each that comes too late causes a rebalance."""
+    """The members of an application start one after the other, and each that joins too late causes another rebalance."""
     check("""
         > A enters
           log: generation 0, empty
@@ -418,7 +418,7 @@ def test_first_member_to_join_leads_if_the_leader_does_not_join() -> None:
 
 
 def test_the_rebalance_waits_for_ids_that_were_given_out() -> None:
-    """Else a process whose second request is under way would cause another rebalance."""
+    """Otherwise a process that is about to send its second JoinGroup would cause another rebalance."""
     check("""
         > A are stable
         > B joins
@@ -458,8 +458,8 @@ def test_the_rebalance_timeout_holds_for_ids_that_were_given_out() -> None:
 
 
 def test_a_new_member_waits_for_five_minutes_at_most() -> None:
-    """It cannot send heartbeats, and the broker does not read from the connection of a request that waits. So a process that dies
-    and starts again would leave one member behind for each time."""
+    """It cannot send heartbeats, and the broker reads nothing from the connection of a waiting request, so it cannot detect a
+    lost one. Without the limit, a process that dies and restarts would leave one member behind each time."""
     check("""
         > A enters session=1000 rebalance=1000
           log: generation 0, empty
@@ -521,8 +521,8 @@ def test_a_member_that_waits_need_not_send_heartbeats() -> None:
 
 
 def test_a_rebalance_timeout_of_zero_does_not_keep_the_coordinator_busy() -> None:
-    """A phase in which no member has joined is extended, by at least a second: two deadlines at the same moment would follow each
-    other without an end."""
+    """A phase in which no member has joined is extended by at least one second. Otherwise a deadline would set the next one to
+    the same moment, without end."""
     members = tuple(ClassicMemberValue(name, name, "c", "h", 0, 10_000, subscription("orders"), b"") for name in ("A", "B"))
     value = ClassicGroupValue("consumer", 1, "range", "A", START_MS, members)
     world = ClassicWorld(log=[GroupMetadataRecord(GROUP, value)])
@@ -539,7 +539,7 @@ def test_a_rebalance_timeout_of_zero_does_not_keep_the_coordinator_busy() -> Non
 
 
 def test_a_member_whose_response_was_lost_gets_it_again() -> None:
-    """aiokafka#847: a member that joins again in the generation that it is in does not disturb the others."""
+    """aiokafka#847: a member that joins again in its current generation does not disturb the others."""
     check("""
         > A enters
           log: generation 0, empty
@@ -562,7 +562,7 @@ def test_a_member_whose_response_was_lost_gets_it_again() -> None:
 
 
 def test_the_earlier_join_of_a_member_is_answered_when_it_joins_again() -> None:
-    """Each request is answered once: the first one's connection may be the one that works."""
+    """Each request gets one answer: the client may still be waiting on the first connection."""
     check("""
         > A enters session=60
           log: generation 0, empty
@@ -578,7 +578,7 @@ def test_the_earlier_join_of_a_member_is_answered_when_it_joins_again() -> None:
 
 
 def test_a_stable_group_rebalances_if_its_leader_joins() -> None:
-    """The leader has learned what members do not say: a topic has more partitions."""
+    """A leader joins again when one of its topics has more partitions, which no member's request says."""
     check("""
         > A enters
           log: generation 0, empty
@@ -631,7 +631,7 @@ def test_news_before_the_assignment_begin_another_rebalance() -> None:
 
 
 def test_another_order_of_protocols_is_news() -> None:
-    """The order is the member's vote."""
+    """The order of the protocols is the member's vote."""
     check("""
         > A enters protocols=range,sticky
           log: generation 0, empty
@@ -689,7 +689,7 @@ def test_a_full_group_takes_no_more_members() -> None:
 
 
 def test_ids_are_given_out_while_the_group_is_empty() -> None:
-    """More than fit: which of them become members is decided when they join."""
+    """The group may give out more ids than it has room for: the limit counts when they join."""
     check(
         """
         > A joins
@@ -726,7 +726,7 @@ def test_members_of_a_full_group_join_again() -> None:
 
 
 def test_a_static_member_returns_to_a_full_group() -> None:
-    """It takes no place that it does not have. (Kafka refuses it.)"""
+    """It takes the place of its earlier self, so the group does not grow. (Kafka refuses it.)"""
     check(
         """
         > A joins instance=i
@@ -747,7 +747,7 @@ def test_a_static_member_returns_to_a_full_group() -> None:
 
 
 def test_the_last_members_to_join_are_left_out_of_a_group_that_is_too_large() -> None:
-    """The limit was lowered. Members that are left out are not waited for."""
+    """The limit was lowered. The rebalance does not wait for members that no longer fit."""
     world = check("""
         > A enters
           log: generation 0, empty

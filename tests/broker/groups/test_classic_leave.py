@@ -82,7 +82,7 @@ def test_a_static_member_leaves_by_its_id_and_instance() -> None:
 
 
 def test_one_request_removes_many() -> None:
-    """What is wrong with one of them does not keep the others."""
+    """An id that cannot be removed has its own error, and the others are removed."""
     check("""
         > A B C are stable
         > D joins
@@ -95,7 +95,7 @@ def test_one_request_removes_many() -> None:
 
 
 def test_an_id_that_was_given_out_can_leave() -> None:
-    """The rebalance does not wait for it any more."""
+    """The rebalance no longer waits for the id."""
     check("""
         > A are stable
         > B joins

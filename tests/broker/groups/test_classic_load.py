@@ -20,7 +20,7 @@ def _member(name: str, instance_id: str | None = None, rebalance_timeout_ms: int
 def _record(
     *members: ClassicMemberValue, generation: int = 3, protocol: str | None = "range", leader: str | None = None
 ) -> GroupMetadataRecord:
-    """The first member leads, unless another one is named."""
+    """A group's record. The first member leads, unless another one is named."""
     leader = leader or (members[0].member_id if members else None)
     return GroupMetadataRecord(GROUP, ClassicGroupValue("consumer", generation, protocol, leader, 5, members))
 
@@ -52,7 +52,7 @@ def test_the_rebalance_timeout_of_old_records_is_the_session_timeout() -> None:
 
 
 def test_the_newest_record_counts() -> None:
-    """Also for what is derived from it."""
+    """The static members and the supported protocols follow from it, too."""
     world = ClassicWorld(log=[_record(_member("A", "i"), _member("B")), _record(_member("B", "i"), generation=4)])
     assert (list(world.group.members), world.group.static_members) == (["B"], {"i": "B"})
     assert world.group.supports("consumer", {"range": b""})
@@ -70,7 +70,7 @@ def test_a_tombstone_for_no_group_is_ignored() -> None:
 
 
 def test_a_tombstone_of_a_classic_group_leaves_one_of_the_newer_protocol() -> None:
-    """After a migration and compaction, the tombstone may come when the other group's records were replayed."""
+    """After a migration and compaction, the tombstone may follow the records of the group that took over the id."""
 
     class OtherGroup:
         group_id = GROUP
@@ -90,7 +90,7 @@ def test_a_leader_that_is_no_member_is_replaced() -> None:
 
 
 def test_a_stable_group_does_not_notice() -> None:
-    """Sessions start anew: no member has had the chance to send a heartbeat to the new coordinator."""
+    """The new coordinator begins a new session for each member, because none could send it a heartbeat before."""
     check("""
         > A B are stable session=10
         > 9 s pass
@@ -124,7 +124,7 @@ def test_joins_that_wait_are_refused_and_the_group_begins_anew() -> None:
 
 
 def test_a_generation_without_assignment_never_was() -> None:
-    """Its number comes again, with other members. No member of the earlier one can have an assignment of it."""
+    """The next coordinator gives the number to another generation. No member of the first one can have an assignment from it."""
     check("""
         > A B are stable
         > A rejoins
@@ -171,7 +171,7 @@ def test_a_member_of_a_first_rebalance_begins_anew() -> None:
 
 
 def test_a_member_may_join_with_more_protocols_after_a_load() -> None:
-    """The record has the chosen protocol alone; the others become known again when members join."""
+    """The record has only the chosen protocol. The coordinator learns the others when members join again."""
     check("""
         > A B are stable protocols=range,sticky
         > the coordinator moves
@@ -198,7 +198,7 @@ def test_waiting_requests_are_taken_once() -> None:
 
 @pytest.mark.parametrize("step", ["A joins", "A joins old", "A joins instance=i"])
 def test_a_coordinator_that_cannot_write_refuses_the_first_member_of_a_group(step: str) -> None:
-    """At once, not after the rebalance; and it keeps nothing of the group."""
+    """It refuses the first join at once, not after the rebalance, and keeps nothing of the group."""
     world = check(f"""
         > appends fail: COORDINATOR_NOT_AVAILABLE
         > {step}
@@ -210,7 +210,7 @@ def test_a_coordinator_that_cannot_write_refuses_the_first_member_of_a_group(ste
 
 
 def test_an_assignment_that_cannot_be_written_is_given_to_no_member() -> None:
-    """All that wait are refused, and the group begins another rebalance: a coordinator that took over would not know it."""
+    """All waiting members get the error, and the group rebalances again: the next coordinator would not find the assignment."""
     check("""
         > A B are stable
         > A rejoins
@@ -240,7 +240,7 @@ def test_an_assignment_that_cannot_be_written_is_given_to_no_member() -> None:
 
 
 def test_members_of_a_failed_assignment_have_a_session() -> None:
-    """Those that do not come back are removed."""
+    """Members that do not join again are removed when their sessions end."""
     check("""
         > A enters session=10 rebalance=60
           log: generation 0, empty
@@ -257,7 +257,7 @@ def test_members_of_a_failed_assignment_have_a_session() -> None:
 
 
 def test_a_group_is_empty_although_that_cannot_be_written() -> None:
-    """The member has left. A coordinator that takes over finds it in the log, and removes it when its session ends."""
+    """The member has left, but a new coordinator finds it in the log, and removes it when its session ends."""
     check("""
         > A are stable session=10
         > appends fail: COORDINATOR_NOT_AVAILABLE
@@ -312,7 +312,7 @@ def test_a_deleted_group_leaves_nothing_behind() -> None:
 
 
 def test_after_the_largest_generation_comes_the_first() -> None:
-    """Negative generations are those of programs without a membership. (Kafka's become negative.)"""
+    """Negative generations are reserved for programs without a membership. (Kafka's generations become negative.)"""
     world = ClassicWorld(log=[_record(_member("A", rebalance_timeout_ms=1_000), generation=GENERATION_MAX)])
     world.move()
     world.advance(7)
@@ -348,7 +348,7 @@ def test_a_stable_group_is_described_with_its_protocol() -> None:
 
 
 def test_a_rebalancing_group_is_described_without_metadata() -> None:
-    """It may belong to another generation than the assignments."""
+    """The metadata may belong to another generation than the assignments."""
     world = check("""
         > A B are stable
         > A rejoins
@@ -363,7 +363,7 @@ def test_a_rebalancing_group_is_described_without_metadata() -> None:
 
 
 def test_members_keep_the_assignment_that_is_in_the_log() -> None:
-    """They may work with it until they join again, and a cooperative one longer. Also if the next one cannot be written."""
+    """They may work with it until they join again, cooperative ones even longer, also if the next one cannot be written."""
     world = check("""
         > A B are stable
         > A rejoins

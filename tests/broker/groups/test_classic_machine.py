@@ -52,10 +52,10 @@ class Process:
     member_id: str = ""
     generation: int = -1
     members: list[str] = field(default_factory=list)
-    """Of the leader: those to which it assigns."""
+    """The members to which it assigns, if it leads."""
     earlier: list[tuple[str, int]] = field(default_factory=list)
     next_request: str = "join"
-    """What a client sends next: join, sync or beat."""
+    """The next request of the client: join, sync or beat."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,10 +76,12 @@ class ClassicGroups(RuleBasedStateMachine):
         self.processes = {name: Process(name) for name in NAMES}
         self.asked: list[Asked] = []
         self.generations: dict[int, tuple[str, str, frozenset[str] | None]] = {}
-        """Generation -> leader, protocol, and members if the leader was told. Of generations that have an assignment in the log;
-        one that has not may come again with others, in the next coordinator."""
+        """Generation -> leader, protocol, and members if a JoinGroup response has named them.
+
+        A generation without an assignment in the log is dropped when the coordinator moves: the next one may use its number
+        again."""
         self.told: dict[int, dict[str, bytes]] = {}
-        """Generation -> member -> the assignment that it was told."""
+        """Generation -> member -> the assignment that it has received."""
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class ClassicGroups(RuleBasedStateMachine):
         self._receive()
 
     def _receive(self) -> None:
-        """Every answer is for a request that waits; the process learns from it."""
+        """Give each answer to the process that waits for it."""
         for asker, answer in self.world.take_answers():
             (asked,) = [asked for asked in self.asked if asked.asker is asker]
             self.asked.remove(asked)
@@ -126,7 +128,7 @@ class ClassicGroups(RuleBasedStateMachine):
         assert known[1] == protocol
         group = self.world.group
         if group.state is State.COMPLETING:
-            # Until a static member returns, the leader and the members are those of the join.
+            # Leader and members stay those of the join until a static member returns.
             assert known[0] == leader
             assert None in (known[2], members) or known[2] == members
         self.generations[generation] = (leader, protocol, members or known[2])
@@ -158,7 +160,7 @@ class ClassicGroups(RuleBasedStateMachine):
 
     @rule(names=st.sets(st.sampled_from(NAMES), min_size=1), seconds=st.integers(1, 20))
     def clients_run(self, names: set[str], seconds: int) -> None:
-        """These processes do what clients do, the others are silent."""
+        """These processes act as clients do; the others are silent."""
         for _ in range(seconds):
             for name in sorted(names):
                 self._run(self.processes[name])
@@ -188,7 +190,7 @@ class ClassicGroups(RuleBasedStateMachine):
 
     @rule(names=st.sets(st.sampled_from(NAMES), min_size=1), is_old=st.booleans())
     def restart(self, names: set[str], is_old: bool) -> None:
-        """The processes have died without a word, and join as new ones."""
+        """These processes have died without LeaveGroup, and join as new ones."""
         for process in (self.processes[name] for name in sorted(names)):
             process.earlier.append((process.member_id, process.generation))
             process.member_id, process.generation = "", -1
@@ -203,7 +205,7 @@ class ClassicGroups(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), forgotten=st.integers(0, 4))
     def syncs(self, name: str, forgotten: int) -> None:
-        """A leader may forget a member."""
+        """Sync. A leader leaves the member with the index `forgotten` out of its assignments."""
         process = self.processes[name]
         given = [member for i, member in enumerate(process.members) if i != forgotten]
         assignments = [SyncGroupAssignment(member, f"{process.generation} {i}".encode()) for i, member in enumerate(given)]
@@ -219,7 +221,7 @@ class ClassicGroups(RuleBasedStateMachine):
     @precondition(lambda self: self.world.groups.get(GROUP) is not None)
     @rule(name=st.sampled_from(NAMES), is_stale=st.booleans())
     def commits(self, name: str, is_stale: bool) -> None:
-        """A commit that is accepted is one of a present member of the present generation."""
+        """Only a current member in the current generation may commit, or a program without a membership if the group is empty."""
         process, group = self.processes[name], self.world.group
         member_id, generation = process.earlier[-1] if is_stale and process.earlier else (process.member_id, process.generation)
         try:
@@ -284,7 +286,7 @@ class ClassicGroups(RuleBasedStateMachine):
 
     @invariant()
     def what_is_durable_is_in_the_log(self) -> None:
-        """A group that is Stable is as the log says. (One that is Empty may not be, after a failed append.)"""
+        """A stable group is as the log says. (An empty one may differ, after an append that failed.)"""
         group = self.world.groups.get(GROUP)
         if not isinstance(group, ClassicGroup) or group.state is not State.STABLE:
             return
@@ -333,7 +335,7 @@ class ClassicGroups(RuleBasedStateMachine):
         assert with_session <= set(group.members) | set(group.pending)
 
     def teardown(self) -> None:
-        """Time brings the group to rest."""
+        """Let time bring the group to rest."""
         self.world.advance(2 * BOUND)
         self._receive()
         assert not self.asked

@@ -8,7 +8,7 @@ from classic_world import check
 
 
 def test_a_follower_that_returns_causes_no_rebalance() -> None:
-    """Its new id is in the log before it knows it: another coordinator would fence it otherwise."""
+    """Its new id is in the log before it receives the id. Otherwise the next coordinator would fence it."""
     check("""
         > A B are stable static
         > B joins id=none
@@ -24,7 +24,8 @@ def test_a_follower_that_returns_causes_no_rebalance() -> None:
 
 
 def test_a_leader_that_returns_skips_the_assignment() -> None:
-    """It leads on, and gets the members, because it has to notice when their topics change. But nothing has changed (KIP-814)."""
+    """It still leads, and receives the members, because it has to watch their topics. Nothing has changed, so it assigns nothing
+    (KIP-814)."""
     check("""
         > A B are stable static
         > A joins id=none
@@ -36,7 +37,7 @@ def test_a_leader_that_returns_skips_the_assignment() -> None:
 
 
 def test_a_leader_of_an_old_version_is_not_told_that_it_leads() -> None:
-    """It would assign."""
+    """Old versions have no `skip_assignment`: a client that found itself the leader would assign again."""
     check("""
         > A B are stable static
         > A joins id=none noskip
@@ -86,7 +87,7 @@ def test_the_earlier_self_is_fenced() -> None:
 
 
 def test_the_fenced_member_returns_if_its_process_is_started_again() -> None:
-    """aiokafka#1188: the process that starts last is the member; no id is fenced for ever."""
+    """aiokafka#1188: the process that starts last is the member, and no id stays fenced."""
     check("""
         > A B are stable static
         > X joins id=none instance=b
@@ -141,7 +142,7 @@ def test_a_member_that_returns_brings_its_timeouts_and_protocols() -> None:
 
 
 def test_a_member_that_returns_with_other_topics_is_known_with_them() -> None:
-    """The protocol is the same, so nothing is assigned anew, as in Kafka. But the offsets of its topics do not expire."""
+    """The protocol is the same, so the group does not rebalance (as in Kafka). The offsets of its new topics must not expire."""
     world = check("""
         > A are stable static
         > A joins id=none topics=payments
@@ -210,7 +211,7 @@ RETURNED_BEFORE_ITS_SYNC = """
 
 
 def test_a_member_that_returns_has_to_sync_as_its_earlier_self_had() -> None:
-    """The earlier self had not, and the deadline for it goes on. (In Kafka it removes no member then, but rebalances.)"""
+    """The earlier self has not synced, and its deadline stays in force. (Kafka then removes no member, but rebalances.)"""
     check(
         RETURNED_BEFORE_ITS_SYNC
         + """
@@ -339,7 +340,7 @@ def test_instance_and_id_belong_together() -> None:
 
 
 def test_a_static_member_that_does_not_join_stays() -> None:
-    """For a restart there is time until its session ends. It is in the members of the leader, which assigns to it."""
+    """It may be restarting, so it stays until its session ends. The leader gets it among the members, and assigns to it."""
     check("""
         > A B are stable static session=30 rebalance=20
         > C enters rebalance=20
@@ -362,7 +363,7 @@ def test_another_member_leads_if_the_static_leader_does_not_join() -> None:
 
 
 def test_a_static_member_that_does_not_join_is_of_the_new_generation() -> None:
-    """It is told so by its next request, joins, and is a normal member. Without one, its session ends."""
+    """Its next request returns ILLEGAL_GENERATION, so it joins, and is a normal member. If it sends nothing, its session ends."""
     check("""
         > A are stable static session=30 rebalance=20
         > B enters rebalance=20 session=30
@@ -384,7 +385,7 @@ def test_a_static_member_that_does_not_join_is_of_the_new_generation() -> None:
 
 
 def test_rebalance_is_extended_while_no_static_member_has_joined() -> None:
-    """Without a member that has joined, no member can assign. The end of the sessions ends the rebalance."""
+    """If no member has joined, none can assign. The rebalance ends when the sessions of the static members end."""
     check("""
         > A B are stable static session=50 rebalance=20
         > B leaves
@@ -403,7 +404,7 @@ def test_rebalance_is_extended_while_no_static_member_has_joined() -> None:
 
 
 def test_a_leave_does_not_free_a_group_that_waits_for_a_static_member() -> None:
-    """A group whose only joined member has left waits for the static one's session, and then is empty."""
+    """B leaves, and C does not join again. The group waits until the session of the static member ends, and then is empty."""
     check("""
         > A B are stable static session=30 rebalance=20
         > C enters session=30 rebalance=20

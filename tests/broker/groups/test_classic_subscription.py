@@ -40,7 +40,7 @@ def test_subscriptions_of_kafka_are_read(data: str) -> None:
 
 @pytest.mark.parametrize("data", KAFKA)
 def test_a_later_version_is_read_as_far_as_it_is_known(data: str) -> None:
-    """A later version begins with the fields of version 3. The topics are the same in all."""
+    """A later version begins with the fields of version 3. The topics are read alike in all versions."""
     later = bytes.fromhex("7fff" + data[4:] + "0102")
     assert parse_topics(later) == KAFKA[data].topics
     if KAFKA[data].version == 3:
@@ -52,7 +52,7 @@ def test_a_later_version_is_read_as_far_as_it_is_known(data: str) -> None:
 
 @pytest.mark.parametrize("data", KAFKA)
 def test_a_subscription_that_was_cut_is_malformed(data: str) -> None:
-    """Each byte less, in each version."""
+    """Every shorter length, in each version."""
     whole = bytes.fromhex(data)
     for size in range(len(whole)):
         with pytest.raises(MalformedMetadata):
@@ -73,7 +73,7 @@ def test_a_subscription_that_was_cut_is_malformed(data: str) -> None:
     ],
 )
 def test_malformed_subscriptions(data: str) -> None:
-    """A negative version, counts that are negative or too large, a null name, one that is too long, one that is no UTF-8, a
+    """A negative version, negative and too large counts, a null name, a name that is too long, one that is not UTF-8, and a
     negative length."""
     with pytest.raises(MalformedMetadata):
         parse_subscription(bytes.fromhex(data))
@@ -81,7 +81,7 @@ def test_malformed_subscriptions(data: str) -> None:
 
 @given(st.binary(max_size=64))
 def test_any_bytes_are_read_or_malformed(data: bytes) -> None:
-    """They come from a peer."""
+    """The bytes are sent by a client."""
     for parse in (parse_topics, parse_subscription):
         try:
             parse(data)

@@ -50,7 +50,7 @@ def test_a_follower_that_comes_after_the_leader_gets_its_assignment_at_once() ->
 
 
 def test_a_member_that_the_leader_forgot_gets_nothing() -> None:
-    """And members that are not in the group are not in the record."""
+    """Assignments to ids that are not in the group are not in the record."""
     check("""
         > A enters
           log: generation 0, empty
@@ -128,7 +128,7 @@ def test_sync_to_no_group_and_to_an_empty_one() -> None:
 
 
 def test_sync_during_a_rebalance() -> None:
-    """REBALANCE_IN_PROGRESS, not only in heartbeats: else the member would wait for a generation that does not come."""
+    """The SyncGroup itself returns REBALANCE_IN_PROGRESS. Otherwise the member would wait for a generation that does not come."""
     check("""
         > A B are stable
         > A rejoins
@@ -154,7 +154,7 @@ def test_syncs_are_refused_when_another_member_joins() -> None:
 
 
 def test_a_sync_of_a_member_that_leaves_is_answered() -> None:
-    """Each request is answered once. (Kafka forgets this one.)"""
+    """Each request gets one answer. (Kafka leaves this one without an answer.)"""
     check("""
         > A enters
           log: generation 0, empty
@@ -195,7 +195,7 @@ def test_syncs_are_refused_when_the_leader_dies() -> None:
 
 
 def test_a_follower_that_does_not_sync_is_removed() -> None:
-    """Its heartbeats show that it lives, and it may even have its assignment from the leader's side: but it does not work."""
+    """Its heartbeats arrive, and the record may have an assignment for it, but without a sync it reads nothing."""
     check("""
         > A enters rebalance=20 session=15
           log: generation 0, empty
@@ -291,7 +291,7 @@ def test_members_that_have_synced_are_not_removed() -> None:
 
 
 def test_a_sync_that_waits_keeps_the_session() -> None:
-    """The member waits for the coordinator. Its session goes on when it is answered."""
+    """The member waits for the coordinator. Its session begins again when the sync is answered."""
     check("""
         > A enters rebalance=60 session=60
           log: generation 0, empty
@@ -351,7 +351,7 @@ def test_heartbeats_to_no_group_and_to_an_empty_one() -> None:
 
 
 def test_heartbeats_before_the_assignment_are_normal() -> None:
-    """Members may send them as soon as they know their generation."""
+    """Members may send them as soon as their join is answered."""
     check("""
         > A enters session=10
           log: generation 0, empty
@@ -445,8 +445,8 @@ def test_an_empty_group_takes_commits_of_programs_without_a_membership() -> None
 
 
 def test_members_commit_what_they_have_done_before_they_join_again() -> None:
-    """A rebalance that has begun leaves them the time for it. Once the next generation has begun, another member may own the
-    partition (KAFKA-9823, FastStream#1414): a late commit of the last generation is refused and changes nothing else."""
+    """They have time for it while the rebalance waits for their joins. Once the next generation has begun, another member may own
+    the partition (KAFKA-9823, FastStream#1414): a late commit of the last generation is refused and changes nothing else."""
     check("""
         > A B are stable
         > B rejoins topics=payments
@@ -472,7 +472,7 @@ def test_members_commit_what_they_have_done_before_they_join_again() -> None:
 
 
 def test_a_commit_keeps_the_session() -> None:
-    """A consumer that commits often lives."""
+    """A consumer that commits often is alive."""
     check("""
         > A are stable session=10
         > 8 s pass

@@ -44,7 +44,7 @@ def test_invalid_heartbeat_is_refused(name: str) -> None:
 
 
 def test_member_may_join_without_topics() -> None:
-    """An empty list says that it wants none; nil would say nothing."""
+    """An empty list means no topics; null would mean that the subscription has not changed."""
     world = ConsumerWorld()
     world.join("A")
     world.join("B", subscribed_topic_names=None, subscribed_topic_regex="")
@@ -71,7 +71,7 @@ def test_unknown_assignor_is_refused() -> None:
 
 
 def test_assignor_that_most_members_ask_for_is_used() -> None:
-    """With equally many votes, it is the one that the configuration names first."""
+    """If several assignors have equally many votes, the first one in the configuration is used."""
     world = ConsumerWorld(orders=2, bills=2)
     world.join("A", "orders", "bills", server_assignor="range")
     assert world.consumer.describe(GROUP).assignor_name == "range"
@@ -109,7 +109,7 @@ def test_only_a_join_creates_a_group_or_a_member() -> None:
 
 
 def test_full_group_takes_no_more_members() -> None:
-    """Its own members, and a process that takes the place of a static one, are welcome. Kafka refuses the latter."""
+    """It still accepts its own members, and a process that takes the place of a static member. Kafka refuses the latter."""
     world = ConsumerWorld(GroupConfig(group_consumer_max_size=2), orders=2)
     world.join("A", "orders")
     world.join("B", "orders", instance_id="b")
@@ -190,7 +190,7 @@ def test_reconciliation_of_three_members() -> None:
 
 
 def test_steady_heartbeat_changes_nothing() -> None:
-    """Also if it says everything again: then it gets the whole assignment again."""
+    """A heartbeat that repeats all fields changes nothing either, and gets the whole assignment again."""
     world = ConsumerWorld(orders=2)
     world.join("A", "orders", rack_id="r", server_assignor="uniform")
     world.forget()
@@ -222,7 +222,7 @@ def test_field_that_is_left_out_stays_as_it_is() -> None:
 
 
 def test_member_moves_to_another_host() -> None:
-    """Operators look at that; the assignment does not."""
+    """The record is for operators: the assignment does not depend on the host."""
     world = ConsumerWorld(orders=2)
     world.join("A", "orders")
     world.forget()
@@ -306,7 +306,7 @@ def a_member_with_a_previous_epoch() -> ConsumerWorld:
 
 
 def test_lost_response_is_repeated() -> None:
-    """The member has not learned its epoch, and so owns no more than it may: it gets epoch and assignment again."""
+    """The member missed its new epoch. It owns nothing that it may not own, so it gets epoch and assignment again."""
     world = a_member_with_a_previous_epoch()
     world.beat("A", epoch=1, owns={"orders": [0, 1]})
     world.beat("A", epoch=1, owns={})
@@ -335,7 +335,7 @@ def test_other_epoch_is_fenced(name: str) -> None:
     world = a_member_with_a_previous_epoch()
     world.topics.create(bills=1)
     if epoch < 0:
-        # Twice further, so that 1 is older than the previous epoch.
+        # Advance the epoch twice more, so that 1 is older than the previous epoch.
         for member in "CD":
             world.join(member, "orders")
             world.beat("A", owns={"orders": world.group.targets["A"][world.topics.topic_id("orders")]})
@@ -346,8 +346,8 @@ def test_other_epoch_is_fenced(name: str) -> None:
 
 
 def test_fenced_member_joins_again_with_epoch_0() -> None:
-    """KAFKA-19233: the coordinator counts its old partitions, of which it owns none any more. They are given to it again, and
-    what it had to give up is free at once."""
+    """KAFKA-19233: the coordinator still counts its old partitions, although the member owns none. It gets those of its target
+    again, and the ones that it had to give up are free at once."""
     world = ConsumerWorld(orders=4)
     world.join("A", "orders")
     world.join("B", "orders")
@@ -403,7 +403,7 @@ def test_member_that_joins_again_may_subscribe_otherwise() -> None:
 
 
 def test_member_leaves() -> None:
-    """What it owned is assigned to the others at once, which learn it with their next heartbeats."""
+    """Its partitions are assigned to the other members at once, which receive them with their next heartbeats."""
     world = ConsumerWorld(orders=4)
     world.join("A", "orders")
     world.join("B", "orders")
@@ -430,7 +430,7 @@ def test_member_leaves() -> None:
 
 
 def test_last_member_leaves_an_empty_group_without_a_lag() -> None:
-    """KAFKA-20442: the assignment epoch of an empty group would stay behind for ever, and tools would wait for it."""
+    """KAFKA-20442: otherwise the assignment epoch of the empty group would stay behind for ever, and tools would wait for it."""
     world = ConsumerWorld(orders=1)
     world.join("A", "orders")
     world.forget()
@@ -495,7 +495,7 @@ def test_heartbeat_that_is_refused_does_not_keep_a_session_alive() -> None:
 
 
 def test_member_that_does_not_give_up_in_time_is_removed() -> None:
-    """It lives, and keeps its session; but the others wait for its partitions."""
+    """It sends heartbeats and keeps its session, but the other members wait for its partitions."""
     world = ConsumerWorld(
         GroupConfig(group_consumer_session_timeout_ms=1_000_000, group_consumer_assignment_interval_ms=0), orders=2
     )
@@ -555,7 +555,7 @@ def test_member_that_has_to_give_up_again_has_the_whole_time() -> None:
 
 
 def test_waiting_member_is_asked_for_the_next_heartbeat_soon() -> None:
-    """Also one that waits for the next target assignment. Otherwise it would sleep a whole interval before it learns more."""
+    """A member that waits for the next target is asked, too. Otherwise it would wait for a whole heartbeat interval."""
     world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=2)
     first = world.join("A", "orders")
     second = world.join("B", "orders")
@@ -572,7 +572,7 @@ def test_waiting_member_is_asked_for_the_next_heartbeat_soon() -> None:
 
 
 def test_joins_of_many_members_cost_few_assignments() -> None:
-    """KAFKA-20291: the first one at once, the next ones a second apart. No heartbeat is needed for that."""
+    """KAFKA-20291: the first target is computed at once, the next ones at least a second apart, without a heartbeat."""
     world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=12)
     for index in range(100):
         world.join(f"m{index}", "orders")
@@ -627,7 +627,7 @@ def test_change_after_the_interval_is_assigned_at_once() -> None:
 
 
 def test_first_member_of_an_empty_group_does_not_wait() -> None:
-    """A restart of the only consumer of a group."""
+    """The only consumer of a group restarts."""
     world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=2)
     world.join("A", "orders")
     world.leave("A")
@@ -650,7 +650,7 @@ def test_first_member_of_an_empty_group_does_not_wait() -> None:
 
 
 def test_member_whose_connection_is_lost_has_a_short_grace() -> None:
-    """A process that is killed closes its connections. One that lives, and says that it does, comes back at once."""
+    """The connections of a killed process close. A process that lives returns at once, if its heartbeats have said so."""
     world = ConsumerWorld(orders=2)
     world.join("A", "orders", returns_at_once=True)
     world.consumer.on_connection_lost(GROUP, "A", world.now)
@@ -675,7 +675,7 @@ def test_lost_connection_never_prolongs_a_session() -> None:
 
 @pytest.mark.parametrize("kind", ["other clients", "static", "not any more", "unknown"])
 def test_other_members_keep_their_sessions_without_a_connection(kind: str) -> None:
-    """Other clients connect again only for the next heartbeat, and a static member may be restarting."""
+    """Other clients connect again only for their next heartbeat, and a static member may be restarting."""
     world = ConsumerWorld(orders=2)
     world.join("A", "orders", returns_at_once=kind != "other clients", **({"instance_id": "a"} if kind == "static" else {}))
     if kind == "not any more":

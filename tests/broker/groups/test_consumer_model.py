@@ -58,9 +58,9 @@ class Client:
     epoch: int = 0
     owned: set[Partition] = field(default_factory=set)
     giving_up: set[Partition] = field(default_factory=set)
-    """A part of `owned`."""
+    """A part of `owned`: the partitions that it has to give up."""
     is_unsure: bool = True
-    """Whether it sends everything with its next heartbeat: it joins, or the last response was lost."""
+    """Whether its next heartbeat has all fields: it joins, or the last response was lost."""
 
     def request(self) -> ConsumerGroupHeartbeatRequest:
         names, regex = self.subscription
@@ -82,7 +82,7 @@ class Client:
             self.owned |= told
 
     def on_error(self, code: ErrorCode) -> None:
-        """All is lost if the coordinator does not know the member; otherwise the request is repeated."""
+        """The client owns nothing if the coordinator no longer accepts it. In any case its next heartbeat has all fields."""
         self.is_unsure = True
         if code in REJOIN:
             self.epoch = 0
@@ -176,7 +176,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(index=st.integers(0, 9), is_for_a_moment=st.booleans(), is_lost=st.booleans())
     def leave(self, index: int, is_for_a_moment: bool, is_lost: bool) -> None:
-        """Or crash: the request does not arrive."""
+        """Leave, or crash without a request (`is_lost`)."""
         client = self.pick(index)
         self.clients.remove(client)
         epoch = -2 if is_for_a_moment and client.instance_id is not None else -1
@@ -186,7 +186,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(index=st.integers(0, 9))
     def remove(self, index: int) -> None:
-        """An operator removes the member. Its client does not know."""
+        """An operator removes the member. Its client is not notified."""
         client = self.pick(index)
         with suppress(BrokerError):
             self.world.remove(LeavingMember(client.member_id))
@@ -234,7 +234,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @invariant()
     def owners_may_commit(self) -> None:
-        """However the group rebalances meanwhile (KIP-1251)."""
+        """They may commit during any rebalance (KIP-1251)."""
         group = self.group
         for client in self.accepted(group) if group is not None else ():
             codes = group.check_offset_commit(client.member_id, None, client.epoch, sorted(client.owned), 0.0)
@@ -276,8 +276,7 @@ class GroupModel(RuleBasedStateMachine):
         assert len(targets) == len(set(targets))
 
     def come_to_rest(self) -> None:
-        """Nothing fails any more, and every living client sends heartbeats. Meanwhile the sessions of clients that are gone
-        end."""
+        """No append fails, and every living client sends heartbeats. Meanwhile the sessions of ended clients end."""
         self.world.append_error = None
         for _ in range(40):
             for client in self.clients:

@@ -1,5 +1,5 @@
-"""What offsets and operators ask of a group of the newer protocol: who may commit, who may fetch, what may expire, what is
-seen."""
+"""Offsets and descriptions of a group of the newer protocol: which members may commit and fetch, what may expire, what an
+operator sees."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strandline.protocol.messages.groups import NamedTopicPartitions
 
 
 def world_in_epoch_5() -> ConsumerWorld:
-    """A is in epoch 5. It owns orders 0 since epoch 1 and orders 2 since epoch 4; it has to give up orders 1, which it has since
-    epoch 3. It does not own orders 3."""
+    """A is in epoch 5. It has owned orders 0 since epoch 1 and orders 2 since epoch 4. It has to give up orders 1, which it has
+    owned since epoch 3. It does not own orders 3."""
     world = ConsumerWorld(orders=4)
     world.join("A", "orders")
     world.join("B", "orders")
@@ -48,8 +48,8 @@ COMMITS = {
 
 @pytest.mark.parametrize("name", COMMITS)
 def test_commit_of_an_older_epoch_counts_for_what_was_owned_then(name: str) -> None:
-    """KIP-1251: a rebalance does not fail the commits that are on their way. A partition that was assigned later may have been
-    another member's in between. Kafka refuses the whole request, here each partition is for itself."""
+    """KIP-1251: a rebalance does not fail the commits that are under way. A partition that the member was assigned later may have
+    had another owner in between. Kafka refuses the whole request; here each partition has its own result."""
     epoch, numbers, expected = COMMITS[name]
     world = world_in_epoch_5()
     partitions = [(world.topics.topic_id("orders"), number) for number in numbers]
@@ -123,7 +123,7 @@ FETCHES = {
 
 @pytest.mark.parametrize("name", FETCHES)
 def test_fetch_of_offsets(name: str) -> None:
-    """A member that has been given a partition must not read its offset with the epoch of before."""
+    """A member that was assigned a partition must not fetch its offset in the previous epoch."""
     member, epoch, code = FETCHES[name]
     group = world_in_epoch_5().group
     if code is None:
@@ -146,7 +146,7 @@ def a_classic_member() -> ConsumerWorld:
 
 
 def test_classic_member_gets_the_codes_of_its_protocol() -> None:
-    """It does not know STALE_MEMBER_EPOCH."""
+    """The classic protocol has no STALE_MEMBER_EPOCH."""
     world = a_classic_member()
     partition = (world.topics.topic_id("orders"), 2)
     assert world.group.check_offset_commit("A", None, 3, [partition], 0.0) == [ErrorCode.ILLEGAL_GENERATION]
@@ -160,7 +160,7 @@ def test_classic_member_gets_the_codes_of_its_protocol() -> None:
 
 
 def test_classic_member_is_described_as_one() -> None:
-    """Online migration comes later; its members are in the records already."""
+    """Its record has the metadata of the classic protocol, so its type is 0 (CLASSIC)."""
     world = a_classic_member()
     assert [(m.member_id, m.member_type) for m in world.consumer.describe(GROUP).members] == [("A", 0), ("B", 1)]
 
@@ -175,7 +175,7 @@ def test_offsets_expire_only_without_a_subscription() -> None:
 
 
 def test_empty_group_knows_since_when() -> None:
-    """From the record of the empty target assignment: it survives a move."""
+    """The time is in the record of the empty target assignment, so the next coordinator has it, too."""
     world = ConsumerWorld(orders=1)
     world.join("A", "orders")
     assert world.group.empty_since_ms == -1
@@ -191,7 +191,7 @@ def test_empty_group_knows_since_when() -> None:
 
 
 def test_group_is_described() -> None:
-    """What a member has to give up is still its own. Topics that are gone have no name, and are left out."""
+    """A partition that a member has to give up is still described as its own. Deleted topics have no name, and are left out."""
     world = ConsumerWorld(orders=4, bills=1)
     world.join("A", "bills", "orders", rack_id="r", instance_id="a")
     world.join("B", "orders", subscribed_topic_regex="b.*")

@@ -67,7 +67,7 @@ def test_member_that_leaves_wakes_the_others() -> None:
 
 
 def test_freed_partition_wakes_the_member_that_waits_for_it() -> None:
-    """Without a new target: the other member has given up what it had to."""
+    """There is no new target: the other member has given up the partition."""
     world = ConsumerWorld(orders=2)
     world.join("A", "orders")
     world.join("B", "orders")
@@ -142,7 +142,7 @@ def test_end_of_the_leadership_hands_back_all_that_wait() -> None:
 
 
 def test_member_that_does_not_wait_is_told_the_interval() -> None:
-    """Clients of Kafka's protocol."""
+    """Clients of Kafka's protocol do not wait."""
     world = shared_by_two()
     answer = world.beat("A")
     assert isinstance(answer, ConsumerGroupHeartbeatResponse)

@@ -176,7 +176,7 @@ def test_changed_subscription_takes_effect_before_the_next_target(name: str) -> 
 
 
 def test_unchanged_subscription_does_not_look_at_topics() -> None:
-    """A deleted topic is taken by the next target, which comes with the next epoch of the group."""
+    """The next target leaves a deleted topic out, in the next epoch of the group."""
     was = member("STABLE 10: t 1")
     assert step(was, "10: t 1", None, "", "") is was
 

@@ -1,4 +1,4 @@
-"""Replay: whatever a compaction leaves of the records gives the state of all records (KAFKA-17306)."""
+"""Replay: any compacted log gives the same state as all records (KAFKA-17306)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def key_of(record: GroupRecord) -> tuple[object, ...]:
 
 
 def compacted(log: list[GroupRecord], until: int, *, keeps_tombstones: bool = True) -> list[GroupRecord]:
-    """The log after a cleaner has compacted the first `until` records: the last one of each key stays, of the rest all."""
+    """The log after a cleaner has compacted the first `until` records: of these, it keeps the last one of each key."""
     last = {key_of(record): index for index, record in enumerate(log[:until])}
     kept = [record for index, record in enumerate(log[:until]) if last[key_of(record)] == index]
     return [record for record in kept if keeps_tombstones or record.value is not None] + log[until:]
@@ -88,7 +88,7 @@ def test_replay_gives_the_same_state() -> None:
 
 
 def test_every_compaction_gives_the_same_state() -> None:
-    """Also with records in an order in which no coordinator wrote them: members before the group, assignments before
+    """Compaction also leaves records in an order that no coordinator writes: members before the group, assignments before
     subscriptions."""
     world = a_long_story()
     orders = set()
@@ -116,7 +116,7 @@ def test_deleted_group_is_gone_after_every_compaction() -> None:
 
 
 def test_tombstones_name_everything() -> None:
-    """Also of a group with members, and in an order in which each refers to something that exists."""
+    """The group has members. The tombstones are in an order in which each one refers to something that exists."""
     world = a_long_story()
     tombstones = world.group.tombstones()
     assert {key_of(record) for record in tombstones} >= {
@@ -129,7 +129,7 @@ def test_tombstones_name_everything() -> None:
 
 @pytest.mark.parametrize("tombstone", TOMBSTONES, ids=lambda record: type(record).__name__)
 def test_tombstone_of_what_is_unknown_is_ignored(tombstone: GroupRecord) -> None:
-    """Without the group, and without the member."""
+    """The group does not exist, or has no such member."""
     assert replayed([tombstone]) is None
     world = ConsumerWorld(orders=1)
     world.join("B", "orders")
@@ -154,8 +154,8 @@ def test_tombstone_removes_a_member_whose_other_tombstones_are_missing() -> None
 
 
 def test_stale_assignment_does_not_free_a_partition_of_another_member() -> None:
-    """KAFKA-16147: a load can see an old assignment of A beside the present one of B, if the cleaner has removed what was in
-    between. When the present one of A comes, the partition must stay B's."""
+    """KAFKA-16147: if the cleaner has removed the records in between, a load finds an old assignment of A beside the present one
+    of B. When it replays the present one of A, the partition must stay B's."""
 
     def owns(member: str, epoch: int, *numbers: int) -> CurrentAssignmentRecord:
         assigned = {bytes(16): dict.fromkeys(numbers, epoch)} if numbers else {}
@@ -182,7 +182,7 @@ def test_partition_is_not_given_to_a_second_member_in_the_same_epoch() -> None:
 
 
 def test_group_of_another_protocol_is_left_alone() -> None:
-    """A tombstone of the time in which the id belonged to a group of the newer protocol."""
+    """The tombstones are left from the time when the id belonged to a group of the newer protocol."""
 
     class ClassicStub:
         group_id, group_type, is_empty = GROUP, CLASSIC, False
@@ -198,7 +198,7 @@ def test_group_of_another_protocol_is_left_alone() -> None:
 
 
 def test_empty_classic_group_makes_room() -> None:
-    """Its tombstone comes first, in the same batch."""
+    """The tombstone of the classic group comes first, in the same batch as the new group's records."""
 
     class ClassicStub:
         group_id, group_type, is_empty = GROUP, CLASSIC, True
@@ -235,7 +235,7 @@ def test_record_of_another_protocol_is_a_bug() -> None:
 
 
 def test_sessions_begin_anew() -> None:
-    """Nobody knows when the old coordinator heard of a member."""
+    """The new coordinator cannot know when the old one had the last heartbeat of a member."""
     world = ConsumerWorld(orders=1)
     world.join("A", "orders")
     world.pass_time(8)

@@ -24,7 +24,7 @@ def two_static_members() -> ConsumerWorld:
 
 
 def test_restarted_process_takes_over() -> None:
-    """No group epoch, no target, no rebalance: the other member notices nothing."""
+    """The group epoch stays, and no target is computed, so the other member keeps what it has."""
     world = two_static_members()
     world.leave("B", epoch=-2, instance_id="b")
     assert world.group.state_name == "Reconciling"
@@ -53,7 +53,7 @@ def test_restarted_process_takes_over() -> None:
 
 
 def test_process_that_returns_with_the_same_id_takes_over_from_itself() -> None:
-    """It has a session afterwards."""
+    """It has a session again, and is removed if that ends."""
     world = two_static_members()
     world.leave("B", epoch=-2, instance_id="b")
     world.join("B", "orders", instance_id="b")
@@ -211,7 +211,8 @@ def test_unknown_instance_id_is_refused() -> None:
 
 
 def test_what_it_had_to_give_up_is_free_when_it_leaves_for_a_moment() -> None:
-    """Its process has ended. The rest waits for the next one, however many heartbeats the others send."""
+    """The process that had them has ended. The rest of its partitions is kept for the next process with the instance id,
+    however many heartbeats the other members send."""
     world = ConsumerWorld(orders=4)
     world.join("A", "orders", instance_id="a")
     world.join("B", "orders", instance_id="b")
@@ -253,7 +254,7 @@ def test_rebalance_timeout_does_not_remove_a_process_that_is_away() -> None:
 
 
 def test_partitions_of_a_process_that_is_away_can_be_assigned_to_others() -> None:
-    """A third member joins meanwhile; what it gets is free only when the process returns without it, or not at all."""
+    """A third member joins meanwhile. Its share is free only when the process has returned without it, or is removed."""
     world = two_static_members()
     world.leave("B", epoch=-2, instance_id="b")
     world.join("C", "orders")
@@ -287,7 +288,7 @@ def test_partitions_of_a_process_that_is_away_can_be_assigned_to_others() -> Non
 
 
 def test_member_may_become_static() -> None:
-    """And may change its instance id: the old one is free then. In Kafka, it is held for ever."""
+    """It may change its instance id, too, which frees the old one. In Kafka, the old one is never freed."""
     world = ConsumerWorld(orders=1)
     world.join("A", "orders")
     world.join("A", "orders", instance_id="a")
@@ -300,7 +301,7 @@ def test_member_may_become_static() -> None:
 
 
 def test_operator_removes_members() -> None:
-    """Static ones by their instance ids, and each one that cannot be removed has its own error."""
+    """Static members are removed by their instance ids. Each member that cannot be removed has its own error."""
     world = two_static_members()
     world.join("C", "orders")
     world.forget()

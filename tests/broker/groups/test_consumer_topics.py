@@ -1,4 +1,4 @@
-"""Topics that come, grow and go, and regular expressions: which groups notice, and when."""
+"""Topics that are created, grow and are deleted, and regular expressions: which groups notice, and when."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_topic_is_created_after_the_subscription() -> None:
 
 
 def test_deleted_topic_is_given_up() -> None:
-    """The member says that it does not own it any more, as with any other partition."""
+    """The member confirms it with a heartbeat that no longer names the partition, as with any other one."""
     world = ConsumerWorld(orders=1, bills=1)
     world.join("A", "orders", "bills")
     world.forget()
@@ -113,7 +113,7 @@ def test_recreated_topic_is_another_topic() -> None:
 
 
 def test_groups_notice_only_what_concerns_them() -> None:
-    """Elections and ISR changes touch all topics all the time; other topics are none of the group's business."""
+    """Elections and ISR changes report topics all the time, and changes of other topics do not concern the group."""
     world = ConsumerWorld(orders=1, bills=1)
     world.join("A", "orders")
     before = list(world.log)
@@ -284,7 +284,7 @@ def test_new_topic_waits_for_a_member_that_does_not_know_it_yet() -> None:
 
 
 def test_members_share_an_expression() -> None:
-    """It is looked up once, and forgotten with its last member."""
+    """It is looked up once for all of them, and removed with its last member."""
     world = regex_world()
     world.join("B", subscribed_topic_names=None, subscribed_topic_regex="orders-.*")
     world.forget()
@@ -417,7 +417,7 @@ def test_invalid_expression_is_refused(name: str) -> None:
 
 
 def test_group_is_subscribed_to_anything_while_an_expression_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody may delete offsets of a topic that the expression may turn out to match."""
+    """The expression may turn out to match any topic, so the offsets of all topics must stay."""
     monkeypatch.setattr(regex_scans, "SLICE_COST", 1)
     world = regex_world()
     assert world.group.is_subscribed_to("bills")
@@ -568,7 +568,7 @@ def test_groups_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_slice_is_bounded_by_names_and_by_the_size_of_the_expression() -> None:
-    """At most about 4 ns for each character and instruction: a slice takes 4 ms at worst."""
+    """A slice takes 4 ms at worst: at most about 4 ns per character and instruction."""
     names = ["n" * 100] * 10_000
 
     def slices(regex: str) -> int:
@@ -582,7 +582,7 @@ def test_slice_is_bounded_by_names_and_by_the_size_of_the_expression() -> None:
 
 
 def test_new_coordinator_looks_expressions_up_again() -> None:
-    """Topics may have come while there was none; the record says which there were before."""
+    """Topics may have been created while there was no coordinator. The record has the topics from before."""
     world = regex_world()
     world.topics.create(**{"orders-asia": 1})
     world.forget()
@@ -610,7 +610,7 @@ def test_expressions_are_looked_up_again_now_and_then() -> None:
 
 
 def test_stored_expression_that_is_not_valid_here_matches_nothing() -> None:
-    """Kafka compiles them by another library."""
+    """Kafka compiles expressions with another library."""
     world = ConsumerWorld(orders=1)
     scan = RegexScan(["(", "orders"], ["orders"], {})
     assert scan.advance()

@@ -42,7 +42,7 @@ def world() -> FiredDeadlines:
 
 
 def test_deadlines_fire_in_the_order_of_their_times(world: FiredDeadlines) -> None:
-    """And those of one time in the order in which they were set: a simulation repeats it."""
+    """Deadlines of the same time fire in the order in which they were set, so that a simulation can be repeated."""
     for key, due in (("c", 3), ("a", 1), ("late", 9), ("b2", 2), ("b1", 2)):
         world.set(key, due)
     assert world.expire(0.5) == []
@@ -99,7 +99,7 @@ def test_deadline_set_again_after_a_cancellation_fires_once(world: FiredDeadline
 
 
 def test_action_may_set_and_cancel_deadlines(world: FiredDeadlines) -> None:
-    """A session that ends cancels those of its group; one that is over sets the next."""
+    """The end of a session cancels deadlines of its group, and a periodic deadline sets the next one."""
     world.set("cancelled", 2)
     world.set("again", 1, lambda: world.set("again", 3))
     world.set("a", 1, lambda: world.deadlines.cancel("cancelled"))
@@ -113,8 +113,8 @@ def test_deadline_that_an_action_sets_to_the_past_fires_at_once(world: FiredDead
 
 
 def test_deadline_that_is_moved_to_and_fro_leaves_nothing_behind(world: FiredDeadlines) -> None:
-    """A member whose connection breaks every few seconds, and which returns: its session is shortened and prolonged each time.
-    The heap grew by an entry each time, and kept them for as long as the member lived."""
+    """The connection of a member breaks every few seconds, and it returns: its session is shortened and prolonged each time. The
+    heap used to grow by an entry each time, which stayed for as long as the member lived."""
     for now in range(0, 5000, 5):
         assert world.expire(now) == []
         world.set("session", now + 1)
@@ -139,7 +139,7 @@ operations = st.one_of(
 @settings(max_examples=examples(2000))
 @given(st.lists(operations, max_size=60))
 def test_any_history_fires_as_a_plain_table_would(history: list[tuple[object, ...]]) -> None:
-    """The heap keeps out-of-date entries; the answers are those of a dict that is searched."""
+    """The heap keeps out-of-date entries. The same deadlines must fire as from a plain dict."""
     world, due = FiredDeadlines(), dict[str, int]()
     now = 0
     for operation in history:

@@ -16,7 +16,7 @@ DEFAULT = GroupSettings(9000, 3000, 500)
 
 
 def told(answer: object) -> tuple[int, int]:
-    """What the coordinator tells a member: the end of its session, and its interval."""
+    """Session timeout and heartbeat interval in the answer to a member."""
     assert isinstance(answer, ConsumerGroupHeartbeatResponse)
     return answer.session_timeout_ms, answer.heartbeat_interval_ms
 
@@ -88,11 +88,11 @@ def test_a_shorter_assignment_interval_counts_at_the_next_heartbeat() -> None:
 
 
 FULL = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"]}
-"""What a heartbeat has after one whose answer the member did not get."""
+"""The additional fields of a heartbeat after one whose answer was lost."""
 
 
 def shortened() -> ConsumerWorld:
-    """A member that was told a session of 50 s, and a configuration with one of 9 s, of which it does not know yet."""
+    """The member has received a session of 50 s. The configuration is back at 9 s, which the member has not received yet."""
     world = ConsumerWorld(orders=1)
     world.configure(session_timeout_ms=50_000)
     world.join("A", "orders")
@@ -111,8 +111,8 @@ def test_a_member_that_is_cut_off_keeps_the_session_that_it_was_told() -> None:
 
 
 def test_a_shorter_session_waits_until_the_member_knows_it() -> None:
-    """If the answer that says so is lost, the member reads its partitions for the rest of the session that it knows. Another
-    member would read them, too."""
+    """If the answer with the shorter session is lost, the member reads its partitions for the rest of the longer one. Another
+    member must not get them before that."""
     world = shortened()
     world.pass_time(3)
     assert told(world.beat("A")) == (9000, 3000)  # the answer is lost
@@ -152,7 +152,7 @@ def test_a_session_that_is_shortened_twice_lasts_as_long_as_the_member_was_told(
     world.beat("A")
     world.configure(session_timeout_ms=6000)
     world.pass_time(3)
-    world.beat("A")  # it knows of the 20 s; the answer is lost
+    world.beat("A")  # it has received the 20 s; this answer is lost
     world.pass_time(16.9)
     assert list(world.group.members) == ["A"]
     world.pass_time(0.2)
@@ -167,7 +167,7 @@ def test_a_member_that_joins_again_owns_nothing_and_has_the_new_session_at_once(
 
 
 def test_a_new_coordinator_keeps_the_sessions_that_the_earlier_one_told() -> None:
-    """The session was shortened while the coordinator moved, and the member did not hear of it."""
+    """The coordinator moves before the member has received the shorter session."""
     world = shortened()
     world.pass_time(3)
     world.move()

@@ -1,4 +1,4 @@
-"""What the handlers of group requests remember of connections: of members that were accepted, and only as long as it matters."""
+"""The connections that the handlers of group requests remember: those of accepted members, and only as long as they matter."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class World:
         self.handlers.consumer_group_heartbeat(HandledRequest(body, connection=connection))  # type: ignore[arg-type]
 
     def lose(self, connection: HandledConnection) -> list[tuple[str, str]]:
-        """Returns the members whose sessions are shortened."""
+        """Lose the connection; returns the members whose sessions are shortened."""
         self.coordinator.lost = []
         self.handlers.on_connection_lost(connection)  # type: ignore[arg-type]
         return self.coordinator.lost
@@ -56,7 +56,7 @@ def test_lost_connection_is_one_of_its_members() -> None:
 
 
 def test_refused_heartbeats_are_not_remembered() -> None:
-    """A peer may send any number of them, with as many names of groups and members."""
+    """A peer may send any number of refused heartbeats, with as many names of groups and members."""
     world, connection = World(), HandledConnection()
     world.coordinator.error = ErrorCode.GROUP_ID_NOT_FOUND
     for number in range(100):
@@ -81,7 +81,7 @@ def test_members_that_leave_or_move_are_forgotten() -> None:
 
 
 def test_connections_of_two_listeners_are_two() -> None:
-    """Each listener counts its connections by itself. A member that has moved to the other listener is not lost with its old
+    """Each listener numbers its own connections. A member that has moved to the other listener is not lost with its old
     connection, although the new one has the same number."""
     world, old, new = World(), HandledConnection(5, "INSIDE"), HandledConnection(5, "OUTSIDE")
     world.beat(old)

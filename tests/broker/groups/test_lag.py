@@ -1,4 +1,4 @@
-"""The lag of groups: what the leaders are asked, what follows from their answers, and which lags are kept."""
+"""The lag of groups: the questions to the leaders, the lags that follow from their answers, and which lags are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def at(offset: int, partition: int = 0, group_id: str = "readers") -> Position:
 
 
 class Leaders:
-    """The logs that the leaders answer from: log start, high watermark and timestamps of each partition."""
+    """The leaders' answers: log start, high watermark and timestamps of each partition."""
 
     def __init__(self) -> None:
         self.starts = dict.fromkeys(range(4), 0)
@@ -106,7 +106,7 @@ def test_offset_above_the_end_is_no_lag() -> None:
 
 
 def test_deleted_records_count_but_do_not_wait() -> None:
-    """The number is the one that every client counts; deleted records cannot be read, so they do not count as waiting."""
+    """`records` is the number that every client computes. `seconds` is the age of the oldest record that can still be read."""
     world = World()
     world.leaders.starts[0] = 90
     lag = world.round(at(40))["readers", 0]
@@ -139,13 +139,13 @@ def test_each_leader_is_asked_once_for_each_partition() -> None:
 
 
 def test_question_names_the_epoch_that_the_leader_must_have() -> None:
-    """A leader that was replaced, and does not know it, would answer with an old high watermark."""
+    """A leader that was replaced and does not know it yet would answer with an old high watermark."""
     (question,) = World().table.questions([at(40)], IMAGE)[1].values()
     assert question.current_leader_epoch == 7
 
 
 def test_timestamp_of_a_group_that_stands_still_is_looked_up_once() -> None:
-    """It may be on a cold disk, and it does not change."""
+    """The record may be on a cold disk, and its timestamp does not change."""
     world = World()
     world.round(at(40), at(50, 1))
     world.leaders.ends[0] = 200
@@ -176,7 +176,7 @@ def test_timestamp_is_looked_up_when_a_reader_falls_behind() -> None:
 
 
 def test_last_value_stays_for_a_while_without_an_answer() -> None:
-    """A failover must not end the series: the alerts on it would begin anew."""
+    """A failover must not end the series, because alerts on it would start again."""
     world = World()
     world.round(at(40), at(40, 1))
     world.leaders.silent.add(1)
@@ -220,7 +220,7 @@ def test_no_series_are_kept_if_none_are_wanted() -> None:
 
 
 def test_results_appear_when_the_round_is_complete() -> None:
-    """Until then the round before is shown as a whole."""
+    """Until then, the results of the previous round are shown."""
     world = World()
     world.round(at(40))
     world.table.begin()
@@ -248,7 +248,7 @@ unique = st.lists(positions, unique_by=lambda position: position.key, max_size=1
 def test_lags_follow_from_the_last_answers(
     rounds: list[tuple[list[Position], int, set[int]]], part: int, series_max: int
 ) -> None:
-    """In whatever parts the positions are measured, and whatever was known before."""
+    """The results do not depend on the parts in which the positions are measured, nor on earlier rounds."""
     world = World(series_max)
     for wanted, start, silent in rounds:
         world.leaders.starts = dict.fromkeys(range(4), start)

@@ -137,7 +137,7 @@ class Threads:
 
 @pytest.fixture
 def cold(world: ReplicaWorld, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The offsets whose batches were read into the page cache; at first none is there."""
+    """Makes reads cold; returns the offsets whose batches a thread has read into the page cache since."""
     warmed: list[int] = []
     read = world[1].p.log.read
 
@@ -155,7 +155,7 @@ def cold(world: ReplicaWorld, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_cold_batch_is_read_on_a_thread(world: ReplicaWorld, cold: list[int]) -> None:
-    """A group that stands still for days has its next record on the disk."""
+    """The next record of a group that has not moved for days is on the disk."""
     threads = Threads()
     request = HandledRequest(DescribeOffsetLagRequest([OffsetLagPartition(*P, -1, [1])]))
     handler_of(world[1], threads).handle(request)  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ def test_timestamp_is_that_of_the_batch_with_the_offset() -> None:
 
 
 def test_batches_without_records_are_passed() -> None:
-    """Where compaction has removed all records, the next ones wait."""
+    """If compaction has removed all records of a batch, the group waits for the next ones."""
     (filler,) = make_fillers(1, 9, 1)
     log = log_of(batch_at(0, 100), filler, batch_at(9, 300))
     assert first_timestamp(log, 1, 10) == 300
@@ -241,6 +241,7 @@ def test_batches_without_records_are_passed() -> None:
 
 @pytest.mark.parametrize("attributes", [TIMESTAMP_TYPE_MASK, DELETE_HORIZON_MASK])
 def test_first_timestamp_that_is_none_is_replaced(attributes: int) -> None:
-    """The broker's own timestamp is the newest one of the batch; a delete horizon lies in the future."""
+    """With LogAppendTime all records have the newest timestamp of the batch. A delete horizon in the field is a time in the
+    future."""
     log = log_of(batch_at(0, 100, 150, attributes=attributes))
     assert first_timestamp(log, 0, 2) == 150

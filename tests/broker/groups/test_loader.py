@@ -1,4 +1,4 @@
-"""A load leaves the shard as the replay of each record in order would, in slices, and in turns with other loads."""
+"""A load gives the same shard as a replay of each record in order. It runs in slices, and in turns with other loads."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class World:
         )
         self.records: list[GroupRecord | Marker] = []
         self.in_transactions: dict[int, int] = {}
-        """Log offset of a record -> the producer whose transaction it is in."""
+        """Log offset of a record -> the producer in whose transaction it is."""
         self.steps: list[Step] = []
         self.ends: list[Exception | None] = []
         self.is_current = True
@@ -146,7 +146,7 @@ class World:
         return loader
 
     def replayed(self) -> GroupShard:
-        """The shard after all records, one by one."""
+        """The shard after a replay of all records, one by one."""
         shard = GroupShard(GroupConfig(), Random(0), MetadataImage.empty())
         shard.offsets.on_high_watermark(self.log.high_watermark)
         for offset, record in enumerate(self.records):
@@ -158,7 +158,7 @@ class World:
 
 
 def state_of(shard: GroupShard, high_watermark: int) -> dict[str, object]:
-    """What a shard knows: the newest offsets, the committed ones, and what is committed when the high watermark has moved on."""
+    """The state of a shard: the newest offsets, and those that are committed now and when the high watermark has moved on."""
     store, found = shard.offsets, {}
     for moment in (high_watermark, high_watermark + 1, high_watermark + 100):
         store.on_high_watermark(moment)
@@ -190,7 +190,7 @@ steps = st.one_of(
 @settings(max_examples=examples(600), deadline=None)
 @given(st.lists(steps, max_size=12), st.integers(0, 80), st.sampled_from((1, 3, 20_000)))
 def test_load_equals_the_replay_of_each_record(history: list[tuple[object, ...]], high_watermark: int, newest_max: int) -> None:
-    """Wherever the high watermark is, in whatever parts the log is replayed, and with transactions between the commits."""
+    """The high watermark, the slices and the transactions between the commits make no difference."""
     world = World()
     for step in history:
         world.run_step(step)
@@ -209,8 +209,8 @@ def test_load_equals_the_replay_of_each_record(history: list[tuple[object, ...]]
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(steps, st.just(("clean",))), max_size=20))
 def test_cleaned_log_loads_as_before(history: list[tuple[object, ...]]) -> None:
-    """The cleaner removes the older records of a key, those of aborted transactions, and in the end the markers. Which offset
-    counts, and which are pending, follows from what is left."""
+    """The cleaner removes the older records of a key, those of aborted transactions, and in the end the markers. The remaining
+    records still tell which offset counts, and which ones are pending."""
     world = World()
     for step in [*history, ("clean",)]:
         if step != ("clean",):
@@ -226,7 +226,7 @@ def test_cleaned_log_loads_as_before(history: list[tuple[object, ...]]) -> None:
 
 @pytest.mark.parametrize("offset", [None, 9])
 def test_uncommitted_marker_comes_after_the_commits_before_it(offset: int | None) -> None:
-    """The commit is collected, to be decoded at the end; but it supersedes the offset whose marker is replayed at once."""
+    """The commit is decoded only at the end of the load, but it supersedes the offset of the transaction all the same."""
     world = World()
     world.append(commit("a", 0, 3))
     world.append_in_transaction(1, commit("a", 0, 5))
@@ -241,7 +241,7 @@ def test_uncommitted_marker_comes_after_the_commits_before_it(offset: int | None
 
 
 def test_high_watermark_moves_during_a_load() -> None:
-    """A commit that was uncommitted in one slice is older than a committed one of the next slice."""
+    """A commit of one slice that was above the high watermark is older than a committed one of the next slice."""
     world = World()
     for offset in range(3000):
         world.append(commit("a", 0, offset))
@@ -310,7 +310,7 @@ def test_load_fails_at_a_malformed_record(row: Row) -> None:
 
 def test_load_reads_cold_parts_on_a_thread() -> None:
     class Cold:
-        """Its first read of each offset is cold."""
+        """A log whose first read of each offset is cold."""
 
         def __init__(self, log: Log) -> None:
             self._log = log
@@ -357,8 +357,8 @@ def test_cancelled_load_does_nothing_more() -> None:
 
 
 def test_loads_take_turns() -> None:
-    """When a broker dies, another one gets many partitions at once; all their slices in one iteration would stop the loop. The
-    first load ends first."""
+    """When a broker dies, another one loads many partitions at once. If all their slices ran in one iteration, they would block
+    the event loop. The first load ends first."""
     turns: list[Step] = []
     queue = LoadTurns(lambda delay, step: turns.append(step), lambda: False)  # type: ignore[arg-type, return-value]
     world = World()

@@ -1,4 +1,4 @@
-"""What the coordinator counts, and how it counts many groups without stopping the event loop."""
+"""The metrics of the coordinator. Many groups are counted without stopping the event loop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_offsets_are_counted_as_they_come_and_go() -> None:
 
 
 def test_epoch_of_a_converted_group_is_one_rebalance() -> None:
-    """A conversion writes the group with its old epoch and, if it rebalances at once, with the next one."""
+    """A conversion writes the record of the group with its old epoch and, if the group rebalances at once, with the next one."""
     metrics = GroupMetrics()
     epochs = [ConsumerGroupMetadataRecord("readers", ConsumerGroupMetadataValue(epoch)) for epoch in (4, 5)]
     metrics.on_append(epochs, Removal.DELETION, GroupTable())
@@ -105,7 +105,7 @@ class CensusWorld:
 
 
 def test_few_groups_are_counted_at_once() -> None:
-    """Ids that have offsets only are empty groups, as in a list of groups."""
+    """An id that has only offsets is an empty group, as in a list of groups."""
     world = CensusWorld(2)
     world.shard.replay(OffsetCommitRecord("0", "orders", 0, CommittedOffset(5)), 0)
     world.shard.replay(OffsetCommitRecord("offsets only", "orders", 0, CommittedOffset(5)), 0)

@@ -37,7 +37,7 @@ def test_a_member_without_an_assignment_has_no_bytes() -> None:
 
 
 def test_topics_and_partitions_are_in_order() -> None:
-    """The same assignment is the same bytes."""
+    """Equal assignments have equal bytes."""
     assert encode_assignment(0, {"b": [2, 1], "a": [0]}) == encode_assignment(0, {"a": [0], "b": [1, 2]})
 
 
@@ -57,7 +57,7 @@ def test_any_bytes_are_read_or_malformed(data: bytes) -> None:
 
 
 def test_names_and_ids() -> None:
-    """Topics that do not exist are left out, whichever way."""
+    """Topics that do not exist are left out in both directions."""
     topics = Topics(orders=3)
     orders = topics.topic_id("orders")
     assert by_id({"orders": [0, 1], "gone": [0]}, topics.image) == {orders: {0, 1}}

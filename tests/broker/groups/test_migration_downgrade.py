@@ -72,7 +72,7 @@ def test_the_others_rebalance_by_the_classic_protocol() -> None:
 
 
 def test_members_commit_before_they_join() -> None:
-    """The rebalance begins in the epoch that they know, so that it repeats no record."""
+    """The rebalance begins in the epoch that the members have, so that they can commit before they join again."""
     world = a_world()
     world.leave("N")
     assert world.commit("C", ("orders", 0)) == ["NONE"]
@@ -80,7 +80,8 @@ def test_members_commit_before_they_join() -> None:
 
 
 def test_another_coordinator_begins_the_rebalance_again() -> None:
-    """The rebalance is in no record. If members could go on, the partitions of the one that left would be read by none."""
+    """The rebalance is in no record. If the new coordinator took the group for stable, no member would read the partitions of the
+    one that left."""
     world = a_world()
     world.leave("N")
     world.move()
@@ -109,7 +110,8 @@ def test_another_coordinator_begins_the_rebalance_again() -> None:
 
 
 def test_a_static_member_that_returns_to_another_coordinator_takes_part_in_the_rebalance() -> None:
-    """A stable group would give it what it had, without a rebalance, and the rest would be read by none."""
+    """If the group were stable, the member would get its old partitions without a rebalance, and no member would read the
+    rest."""
     world = MigrationWorld(orders=4)
     world.join("N", "orders")
     world.classic_join("C", "orders", instance_id="c")
@@ -150,7 +152,8 @@ def test_a_member_that_does_not_join_is_removed() -> None:
 
 
 def test_deadlines_of_the_newer_protocol_are_gone() -> None:
-    """The group may come back to it before they are over, and then they would remove a member that has long joined."""
+    """The group may return to the newer protocol before they have passed. They would then remove a member that has joined long
+    since."""
     world = a_world()
     world.processes["C"].rebalance_timeout_ms = 20_000
     for name in ("C", "D"):
@@ -174,7 +177,7 @@ def test_deadlines_of_the_newer_protocol_are_gone() -> None:
 
 
 def test_members_bring_all_their_protocols() -> None:
-    """Also those that the group does not use now."""
+    """The protocols that the group does not use now are kept, too."""
     world = MigrationWorld(orders=4)
     world.stable("C", assign={"C": {"orders": [0]}}, names=("range", "sticky"))
     world.join("N", "orders")
@@ -237,7 +240,7 @@ def test_a_group_that_a_classic_member_leaves_stays() -> None:
 
 
 def test_a_group_without_members_stays() -> None:
-    """No member is left that could speak the classic protocol."""
+    """No member is left that speaks the classic protocol."""
     world = a_world()
     world.classic_leave("C", "D")
     world.leave("N")
@@ -261,7 +264,8 @@ def test_a_static_member_that_leaves_for_a_moment_keeps_its_group() -> None:
     ],
 )
 def test_the_settings_may_forbid_it(config: dict[str, Any]) -> None:
-    """The policy, or that the classic group would be too large. The members go on as they are."""
+    """The migration policy forbids it, or the classic group would be too large. The members stay in the group of the newer
+    protocol."""
     world = a_world(group_max_size=2)
     world.config = replace(world.config, **config)
     world.move()
@@ -272,7 +276,8 @@ def test_the_settings_may_forbid_it(config: dict[str, Any]) -> None:
 
 
 def test_a_group_stays_if_a_subscription_cannot_be_read() -> None:
-    """The version in which its assignment is to be encoded is not known. Such a member cannot join; it may be in the log."""
+    """The subscription has the version in which the member's assignment is encoded. Such a member cannot join, but it may be in
+    the log."""
     world = a_world()
     member_id = world.processes["C"].member_id
     metadata = world.group.members[member_id].metadata
@@ -286,7 +291,7 @@ def test_a_group_stays_if_a_subscription_cannot_be_read() -> None:
 
 
 def test_a_conversion_that_cannot_be_written_is_tried_again() -> None:
-    """The member has no session any more, and is removed as soon as that can be written."""
+    """The session of the last member has ended, and the member is removed as soon as the records can be written."""
     world = a_world(group_consumer_session_timeout_ms=5_000)
     world.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     world.pass_time(5)
@@ -309,7 +314,7 @@ def test_a_leave_that_cannot_be_written_is_refused() -> None:
 
 
 def a_static_world(**config: Any) -> MigrationWorld:
-    """C of the classic protocol and N of the newer one, which is static; both own their share."""
+    """C of the classic protocol and the static N of the newer one have joined, and each owns its share."""
     world = MigrationWorld(replace(CONFIG, **config), orders=4)
     world.stable("C", assign={"C": {"orders": [0, 1, 2, 3]}})
     world.join("N", "orders", instance_id="n")
@@ -321,7 +326,7 @@ def a_static_world(**config: Any) -> MigrationWorld:
 
 
 def test_a_static_member_returns_as_a_classic_one() -> None:
-    """It takes over the partitions, and nothing else changes: no member notices."""
+    """It takes over the partitions, and the other members keep theirs."""
     world = a_static_world()
     asker = world.classic_join("X", "orders", instance_id="n")
     world.sync("X")
@@ -348,7 +353,7 @@ def test_a_static_member_returns_as_a_classic_one() -> None:
 
 
 def test_the_only_member_returns_as_a_classic_one() -> None:
-    """It leads, and has nothing to assign: it keeps what it had."""
+    """It leads the group and has nothing to assign, because it keeps its partitions."""
     world = MigrationWorld(orders=2)
     world.join("N", "orders", instance_id="n")
     world.leave("N", -2, instance_id="n")
@@ -453,7 +458,7 @@ def test_a_member_that_returns_without_its_expression_causes_a_rebalance() -> No
 
 
 def test_a_process_with_a_wrong_id_is_fenced() -> None:
-    """Whatever the group would become by its return."""
+    """The group stays as it is, although a return with the right id would convert it."""
     world = a_static_world()
     asker = world.classic_join("X", "orders", instance_id="n", member_id="elsewhere")
     assert asker.answers == [ErrorCode.FENCED_INSTANCE_ID]

@@ -128,14 +128,14 @@ def test_invalid_join_is_refused(config: dict[str, Any], fields: dict[str, Any],
 
 @pytest.mark.parametrize("policy", ["upgrade", "downgrade", "bidirectional"])
 def test_any_policy_but_disabled_takes_classic_members(policy: str) -> None:
-    """So that a group that was upgraded by mistake can be left with both."""
+    """An upgrade by mistake can be undone under either policy."""
     world = a_world(group_consumer_migration_policy=policy)
     world.process("C")
     assert isinstance(world.ask("C", request()).answer, JoinGroupResponse)
 
 
 def test_classic_members_share_a_protocol() -> None:
-    """They need one if the group becomes a classic one."""
+    """The members need a common protocol if the group becomes a classic one."""
     world = with_c()
     world.process("D")
     sticky = [JoinGroupProtocol("sticky", bytes.fromhex("00000000000100066f7264657273ffffffff"))]
@@ -307,14 +307,14 @@ def test_a_sync_of_a_member_with_malformed_metadata_is_refused() -> None:
 
 
 def test_a_sync_in_an_older_epoch_has_to_join_again() -> None:
-    """Its assignment would be out of date at once."""
+    """An assignment of the older epoch would be out of date at once."""
     world = with_c()
     world.join("M", "orders")
     assert world.sync("C").answers == [ErrorCode.REBALANCE_IN_PROGRESS]
 
 
 def test_a_member_that_has_to_give_up_partitions_syncs_in_its_epoch() -> None:
-    """It has joined already, and has to learn what it may keep."""
+    """It has joined already, and the sync returns the partitions that it may keep."""
     world = with_c()
     world.process("C").version, world.process("C").owned = 1, {"orders": (2, 3)}
     world.join("M", "orders")
@@ -328,7 +328,7 @@ def test_a_member_that_has_to_give_up_partitions_syncs_in_its_epoch() -> None:
 
 
 def test_an_eager_member_gives_up_all_and_comes_to_its_target_at_once() -> None:
-    """Its subscription (version 0) names nothing that it owns."""
+    """Its subscription (version 0) names no partitions that it owns."""
     world = with_c()
     world.join("M", "orders")
     world.classic_beat("C")
@@ -382,7 +382,8 @@ def test_a_cooperative_member_keeps_what_it_may_and_joins_once_more() -> None:
 
 
 def test_a_member_that_gives_up_a_topic_joins_again_in_its_epoch() -> None:
-    """The target is not computed yet, because it was a moment ago. What the member does not subscribe to is free all the same."""
+    """The next target waits for its interval, but partitions of a topic that the member no longer subscribes to are free at
+    once."""
     world = MigrationWorld(replace(CONFIG, group_consumer_assignment_interval_ms=5_000), orders=2, payments=2)
     world.join("N", "other")
     world.pass_time(5)
@@ -453,7 +454,7 @@ def test_a_heartbeat_that_is_told_to_join_keeps_the_session() -> None:
 
 
 def test_a_member_that_was_told_to_join_has_its_rebalance_timeout() -> None:
-    """Telling it again gives it no more time: others may wait for its partitions."""
+    """A second REBALANCE_IN_PROGRESS does not extend it, because another member may be waiting for the partitions."""
     world = with_c(group_consumer_session_timeout_ms=3_600_000)
     world.processes["C"].rebalance_timeout_ms = 20_000
     world.classic_join("C")
@@ -514,7 +515,7 @@ def test_a_removal_that_cannot_be_written_is_tried_again() -> None:
 
 
 def test_a_member_that_has_changed_its_protocol_need_not_sync() -> None:
-    """A process that restarts with the id that it had."""
+    """A process restarts with the newer protocol and the member id that it had."""
     world = with_c(group_consumer_session_timeout_ms=3_600_000)
     member_id = world.processes["C"].member_id
     world.classic_join("C")
@@ -539,7 +540,7 @@ def test_another_coordinator_gives_members_their_own_sessions() -> None:
 
 
 def test_a_member_commits_in_its_generation() -> None:
-    """In an older one for what it owned then and owns still (KIP-1251)."""
+    """In an older generation it commits only for partitions that it owned then and still owns (KIP-1251)."""
     world = with_c()
     assert world.commit("C", ("orders", 2)) == ["NONE"]
     assert world.commit("C", ("orders", 2), generation=3) == ["ILLEGAL_GENERATION"]
@@ -572,7 +573,7 @@ def test_an_empty_group_of_the_newer_protocol_knows_no_classic_member() -> None:
 
 
 def test_classic_members_alone_go_on() -> None:
-    """The policy forbids that the group changes back; the coordinator assigns for them."""
+    """The policy forbids that the group becomes a classic one, so the coordinator still assigns."""
     world = with_c(group_consumer_migration_policy="upgrade")
     world.leave("N")
     world.pass_time(0)

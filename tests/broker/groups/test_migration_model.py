@@ -42,7 +42,7 @@ from strandline.protocol.messages.groups import (
 )
 
 PARTITIONS = 4
-"""Of the topic, before it grows."""
+"""The partitions of the topic before it grows."""
 NAMES = ("A", "B", "C", "D")
 STATIC = {"C": "c", "D": "d"}
 NO_ANSWER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -92,10 +92,10 @@ class ClassicProcess:
         self.since = 0.0
         self.next_request = "join"
         self.members: list[JoinGroupMember] = []
-        """Of a leader that has to assign."""
+        """The members to which it assigns, if it leads."""
         self.is_leader = False
         self.known_partitions = 0
-        """How many the topic had when it last joined. A leader joins again if there are more."""
+        """The number of partitions at its last join. A leader joins again if there are more."""
 
     def step(self) -> None:
         if self.waiting is None:
@@ -109,7 +109,7 @@ class ClassicProcess:
         self.model.receive()
 
     def receive(self) -> None:
-        """Learn from the answer, if it is there."""
+        """Take over the answer, if there is one."""
         if self.waiting is None or not self.waiting.answers:
             return
         (answer,) = self.waiting.answers
@@ -137,7 +137,7 @@ class ClassicProcess:
         if not answer.error_code:
             self.generation, self.next_request = answer.generation_id, "sync"
             self.is_leader = answer.leader == answer.member_id
-            # A leader that is to skip the assignment does not know which number its earlier self assigned (KIP-814).
+            # A leader that skips the assignment cannot know how many partitions its earlier self has assigned (KIP-814).
             self.known_partitions = PARTITIONS if answer.skip_assignment else self.model.partitions
             self.members = [] if answer.skip_assignment else answer.members
 
@@ -150,7 +150,8 @@ class ClassicProcess:
         )
 
     def _assign(self) -> list[tuple[str, list[int]]]:
-        """What the leader assigns: by turns. A cooperative one leaves out what another member still owns."""
+        """The assignment of the leader: the members in turn. A cooperative leader leaves out partitions that another member still
+        owns."""
         owner = {
             number: member.member_id
             for member in self.members
@@ -197,7 +198,7 @@ class Migrations(RuleBasedStateMachine):
         self.started = 0
 
     def receive(self) -> None:
-        """The processes learn from the answers that have come."""
+        """The processes take over the answers that have arrived."""
         self.world.forget()
         for process in self.processes.values():
             if isinstance(process, ClassicProcess):
@@ -284,7 +285,7 @@ class Migrations(RuleBasedStateMachine):
             assert (known.generation, list(known.members), known.leader) == (group.generation, list(group.members), group.leader)
 
     def teardown(self) -> None:
-        """First all living processes read everything; then they die, and the group comes to rest."""
+        """First, all living processes must read everything. Then they die, and the group must come to rest."""
         if not hasattr(self, "world"):
             return
         self.run(120)

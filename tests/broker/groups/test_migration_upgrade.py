@@ -39,7 +39,7 @@ def a_member(
 
 
 def test_a_stable_group_is_converted_as_it_is() -> None:
-    """The classic members keep what they own, and learn with their next heartbeats that there is more to do."""
+    """The classic members keep their partitions. The answers to their next heartbeats ask them to join again."""
     world = a_world()
     world.join("N", "orders")
     world.classic_beat("C")
@@ -84,7 +84,7 @@ def test_classic_members_keep_their_metadata() -> None:
 
 
 def test_the_sessions_are_those_of_the_members() -> None:
-    """Not the shorter ones that the coordinator dictates to members of the newer protocol."""
+    """The shorter session that the coordinator sets for members of the newer protocol does not apply to classic ones."""
     world = a_world(group_consumer_session_timeout_ms=4_000)
     world.process("C").session_timeout_ms = 10_000
     world.join("N", "orders")
@@ -98,7 +98,7 @@ def test_the_sessions_are_those_of_the_members() -> None:
 
 
 def test_the_session_of_the_one_that_joins_is_its_own() -> None:
-    """It said that it returns at once if its connection breaks."""
+    """It is removed soon after its connection breaks, because its join has said that it would return at once."""
     world = a_world()
     world.join("N", "orders", returns_at_once=True)
     world.consumer.on_connection_lost(GROUP, "N", world.now)
@@ -128,7 +128,7 @@ def test_after_the_rebalance_all_own_their_share() -> None:
 
 
 def test_joins_that_wait_are_answered() -> None:
-    """Their members join again, and get an assignment at once."""
+    """The members get an error, join again, and get an assignment at once."""
     world = a_world()
     world.classic_join("D", topics=("orders", "payments"))
     world.forget()
@@ -151,8 +151,8 @@ def test_syncs_that_wait_are_answered() -> None:
 
 
 def test_a_group_in_its_first_rebalance_is_converted() -> None:
-    """It has no generation and no protocol yet. (Kafka fails with an internal error.) An epoch of 0 would mean that a member
-    joins."""
+    """The group has no generation and no protocol yet. (Kafka fails with an internal error.) Its epoch must not be 0, because a
+    heartbeat with epoch 0 is a join."""
     world = MigrationWorld(orders=4)
     first = world.classic_join("C", "orders")
     world.join("N", "orders")
@@ -182,8 +182,8 @@ def test_a_member_that_changed_its_protocols_for_the_next_generation_is_converte
 
 
 def test_a_static_member_is_replaced_by_itself() -> None:
-    """A rolling upgrade restarts each process: the new one has the instance id of the old one, and its partitions. It brings no
-    news, but the target is computed all the same: the leader may have known fewer partitions."""
+    """A rolling upgrade restarts each process: the new one has the instance id of the old one, and its partitions. Its
+    subscription is the same, but the target is computed all the same: the leader may have assigned fewer partitions."""
     world = MigrationWorld(orders=2)
     world.stable("C", assign={"C": {"orders": [0]}}, instance_id="c")
     world.join("N", "orders", instance_id="c")
@@ -212,7 +212,7 @@ def test_a_static_member_is_replaced_by_itself() -> None:
 
 
 def test_what_a_cooperative_member_has_to_give_up_is_not_free() -> None:
-    """It got an assignment with less than it owned, and works on with the rest until it has given that up (KAFKA-16147)."""
+    """Its last assignment lacks some of its partitions, which it still reads until it has given them up (KAFKA-16147)."""
     world = MigrationWorld(orders=3)
     world.stable("C", assign={"C": {"orders": [0, 1, 2]}}, version=1)
     world.process("C").owned = {"orders": (0, 1, 2)}
@@ -250,7 +250,7 @@ def test_a_cooperative_member_whose_assignment_was_not_written_owns_what_it_had(
 
 
 def test_what_was_assigned_comes_before_what_a_member_said() -> None:
-    """It may have said that long ago."""
+    """The member may have named the partitions long ago."""
     said = subscription(1, ["orders"], {"orders": [0, 1]})
     given = encode_assignment(0, {"orders": [1]})
     world = MigrationWorld(log=[a_record(a_member("C", said), a_member("D", assignment=given))], orders=2)
@@ -266,7 +266,7 @@ def test_topics_that_do_not_exist_are_left_out() -> None:
 
 
 def test_a_partition_that_a_leader_gave_to_two_members_has_one_owner() -> None:
-    """A client's assignor may have a bug. The newer protocol does not know such a state (KAFKA-16147)."""
+    """A client's assignor may have a bug. In the newer protocol, a partition never has two owners (KAFKA-16147)."""
     both = encode_assignment(0, {"orders": [0, 1]})
     record = a_record(a_member("C", assignment=both), a_member("D", assignment=both))
     world = MigrationWorld(log=[record], orders=2)
@@ -275,7 +275,7 @@ def test_a_partition_that_a_leader_gave_to_two_members_has_one_owner() -> None:
 
 
 def test_a_member_that_was_given_an_id_may_join() -> None:
-    """No id is unknown to a group of the newer protocol."""
+    """A group of the newer protocol accepts every member id."""
     world = a_world()
     world.classic_join("E", "orders")
     world.join("N", "orders")
@@ -317,7 +317,7 @@ def test_a_group_that_is_too_large_stays_classic() -> None:
 
 
 def test_a_group_that_becomes_too_large_stays_classic() -> None:
-    """It has room for its members, but not for the one that joins."""
+    """It has room for its own members, but not for the one that joins."""
     world = a_world(group_consumer_max_size=2)
     assert world.join("N", "orders") is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert world.group_type == CLASSIC
@@ -335,7 +335,7 @@ def test_a_group_that_becomes_too_large_stays_classic() -> None:
     ],
 )
 def test_content_that_would_be_lost_forbids_it(record: GroupMetadataRecord) -> None:
-    """Members of another program; a subscription or an assignment that cannot be read; data of a custom assignor."""
+    """Members of another program, a subscription or an assignment that cannot be read, or the data of a custom assignor."""
     world = MigrationWorld(log=[record], orders=1)
     assert world.join("N", "orders") is ErrorCode.GROUP_ID_NOT_FOUND
     assert world.group_type == CLASSIC
@@ -350,7 +350,7 @@ def test_only_a_member_that_joins_converts_a_group() -> None:
 
 
 def test_a_conversion_that_cannot_be_written_has_not_happened() -> None:
-    """Requests that wait go on waiting."""
+    """Waiting requests are still waiting."""
     world = a_world()
     waiting = world.classic_join("D", topics=("orders", "payments"))
     world.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -363,7 +363,7 @@ def test_a_conversion_that_cannot_be_written_has_not_happened() -> None:
 
 
 def test_a_group_without_members_makes_room() -> None:
-    """Whichever type it has; it is deleted and begins anew."""
+    """An empty group of either type is deleted, and the id gets a new group."""
     world = a_world()
     world.classic_leave("C", "D")
     world.pass_time(0)

@@ -1,4 +1,4 @@
-"""OffsetCommit records decoded by position are those that the general decoder finds, and errors are its errors."""
+"""OffsetCommit records that are decoded by position equal those of the general decoder, and so do the errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_record_is_the_one_of_the_general_decoder(record: OffsetCommitRecord) ->
 @settings(max_examples=examples(2000), deadline=None)
 @given(records, st.data())
 def test_damaged_record_has_the_same_outcome(record: OffsetCommitRecord, data: st.DataObject) -> None:
-    """A fast way that read damaged bytes otherwise would make the state depend on which way was taken."""
+    """If the fast decoder read damaged bytes in another way, the state would depend on which decoder was used."""
     key, value = encode_record(record)
     fields = [bytearray(key), bytearray(value or b"")]
     for _ in range(data.draw(st.integers(1, 3))):
@@ -66,7 +66,7 @@ def test_damaged_record_has_the_same_outcome(record: OffsetCommitRecord, data: s
 
 @pytest.mark.parametrize("metadata", ["", "note"])
 def test_record_with_one_other_byte_has_the_same_outcome(metadata: str) -> None:
-    """Each byte with each value, so that every check of the fast way is needed here."""
+    """Each byte gets each value, so each check of the fast decoder is needed."""
     record = OffsetCommitRecord("g", "orders", 3, CommittedOffset(700, 5, metadata, 99, topic_id=bytes(range(16))))
     for field in (0, 1):
         for at in range(2 if field == 0 else 0, len((encode_record(record)[field]) or b"")):
@@ -78,14 +78,14 @@ def test_record_with_one_other_byte_has_the_same_outcome(metadata: str) -> None:
 
 
 def test_negative_size_does_not_lead_backwards() -> None:
-    """With a group of -4 bytes, the type would be read again as the size of the topic."""
+    """With a group name of -4 bytes, the reader would go back and read the record type as the size of the topic."""
     with pytest.raises(MalformedRecord):
         decode_offset_commit(b"\0\0\xff\xfc\0\0", None)
 
 
 @pytest.mark.parametrize("metadata", ["", "a note", "ü" * 60])
 def test_usual_record_is_decoded_by_position(metadata: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the fast way could be left by accident, and no result would show it."""
+    """Otherwise every record could fall back to the general decoder, and no result would show it."""
     record = OffsetCommitRecord("group", "orders", 3, CommittedOffset(700, 5, metadata, 99, topic_id=bytes(range(16))))
     key, value = encode_record(record)
     monkeypatch.setattr(offset_commits, "decode_record", None)

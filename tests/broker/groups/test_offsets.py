@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: who may store a position, and which position is answered."""
+"""OffsetCommit and OffsetFetch: which programs may store a position, and which position is returned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def world() -> OffsetWorld:
 
 
 def test_program_without_a_membership_commits_under_any_unused_id(world: OffsetWorld) -> None:
-    """Spark, Flink and operators' tools keep positions so; the id is no group, and has offsets all the same."""
+    """Spark, Flink and operators' tools store positions in this way. The id is no group, but has offsets."""
     assert world.commit(at(700, 1)) == [0]
     assert world.fetched() == {(ORDERS, 1): 700}
     assert world.groups.get(GROUP) is None
@@ -143,7 +143,7 @@ def test_refused_partition_does_not_fail_the_others(world: OffsetWorld) -> None:
     ],
 )
 def test_limit_of_metadata_counts_as_kafka_counts(metadata: str, limit: int, fits: bool) -> None:
-    """In UTF-16 characters; but the record has room for 32767 bytes, however high the limit is set."""
+    """The limit counts UTF-16 characters. In any case, the record has room for only 32767 bytes."""
     world = OffsetWorld(GroupConfig(offset_metadata_max_bytes=limit))
     codes = world.commit(at(1, committed_metadata=metadata))
     assert codes == [0 if fits else ErrorCode.OFFSET_METADATA_TOO_LARGE]
@@ -152,8 +152,8 @@ def test_limit_of_metadata_counts_as_kafka_counts(metadata: str, limit: int, fit
 
 
 def test_retention_time_becomes_an_expire_timestamp(world: OffsetWorld) -> None:
-    """The record of such a commit has neither a leader epoch nor a topic id (version 1), so they do not count before a
-    reload either."""
+    """The record of such a commit (version 1) has neither a leader epoch nor a topic id, so both are ignored before a reload,
+    too."""
     world.commit(at(700, committed_leader_epoch=4, committed_metadata="note"), retention_time_ms=60_000)
     expected = CommittedOffset(700, -1, "note", NOW_MS, NOW_MS + 60_000, ZERO_UUID)
     assert world.log == [OffsetCommitRecord(GROUP, "orders", 0, expected)]
@@ -187,7 +187,7 @@ def test_answer_has_the_fields_of_the_commit(world: OffsetWorld) -> None:
 
 
 def test_question_without_topics_is_about_none(world: OffsetWorld) -> None:
-    """Null asks for all, an empty list for nothing."""
+    """Null asks for all topics, an empty list for none."""
     world.commit(at(700))
     assert world.fetch({}).partitions == []
 
@@ -199,7 +199,7 @@ def test_unknown_group_has_no_offsets(world: OffsetWorld) -> None:
 
 
 def test_unknown_topic_id_fails_its_partitions_alone(world: OffsetWorld) -> None:
-    """The client's metadata is old: the topic was deleted, or this broker does not know it yet."""
+    """The client's metadata is out of date (the topic was deleted), or this broker's is."""
     world.commit(at(700))
     answer = world.fetch({NO_TOPIC: [0, 1], ORDERS: [0]})
     assert answer.error_code == 0
@@ -229,7 +229,7 @@ def test_recreated_topic_starts_without_offsets(world: OffsetWorld) -> None:
 
 
 def test_offset_without_a_topic_id_counts_for_the_name(world: OffsetWorld) -> None:
-    """The records of earlier Kafkas have none."""
+    """Records of older Kafka versions have no topic id."""
     world.log.append(OffsetCommitRecord(GROUP, "orders", 0, CommittedOffset(700)))
     world.restart()
     assert world.fetched() == {(ORDERS, 0): 700}
@@ -240,7 +240,7 @@ def test_offset_without_a_topic_id_counts_for_the_name(world: OffsetWorld) -> No
 
 
 def test_fetch_answers_the_last_position_below_the_high_watermark(world: OffsetWorld) -> None:
-    """A position that a fail-over may take back must not be read: the reader would skip records for good."""
+    """A position that a failover may undo must not be returned: the consumer would skip records."""
     world.high_watermark = 0
     world.commit(at(700))
     world.commit(at(800))
@@ -265,7 +265,7 @@ def test_deleted_offset_is_answered_until_the_tombstone_is_committed(world: Offs
 
 
 def test_load_keeps_what_the_high_watermark_has_not_passed(world: OffsetWorld) -> None:
-    """A new leader knows the high watermark only approximately; the loaded records above it may be lost once more."""
+    """A new leader's high watermark may be too low, and the loaded records above it may still be lost."""
     for offset in (700, 800, 900):
         world.commit(at(offset))
     world.high_watermark = 2
@@ -284,7 +284,7 @@ def test_older_high_watermark_changes_nothing(world: OffsetWorld) -> None:
 
 
 def test_replaced_positions_are_kept_only_while_they_are_needed(world: OffsetWorld) -> None:
-    """Two commits a second for a year are 63 million positions of one partition."""
+    """With two commits per second, a partition has 63 million positions after a year."""
     table = world.store._table
     for offset in range(100):
         world.store.on_high_watermark(len(world.log) - 3)
@@ -297,7 +297,7 @@ def test_replaced_positions_are_kept_only_while_they_are_needed(world: OffsetWor
 
 
 def test_offsets_of_a_group_are_the_committed_ones(world: OffsetWorld) -> None:
-    """The lag in the metrics is computed from what the group would get."""
+    """The lag metrics are computed from the offsets that a fetch would return."""
     world.store.on_high_watermark(1)
     world.commit(at(700), at(5, 1))
     assert [(o.topic, o.partition, o.value.offset) for o in world.store.offsets_of(GROUP)] == [("orders", 0, 700)]

@@ -1,4 +1,4 @@
-"""How offsets end: deleted by an operator, with their topic, or by age."""
+"""Offsets are deleted: by an operator, with their topic, or by age."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_operator_deletes_offsets_of_a_group_without_members(world: OffsetWorld)
 
 
 def test_deletion_of_no_offset_is_no_error_and_no_record(world: OffsetWorld) -> None:
-    """A retry of a request whose answer was lost."""
+    """A client repeats a request whose response was lost."""
     records = len(world.log)
     assert world.delete({ORDERS: [2, 77]}) == [0, 0]
     assert len(world.log) == records
@@ -80,7 +80,7 @@ def test_members_of_another_protocol_type_keep_their_offsets(world: OffsetWorld)
 
 
 def test_group_is_deleted_with_all_its_offsets(world: OffsetWorld) -> None:
-    """In a fixed order, so that a simulation repeats it."""
+    """The tombstones are in a fixed order, so that a simulation can be repeated."""
     assert world.store.delete_group(GROUP) == [gone(topic="bills"), gone(0), gone(1)]
     assert world.store.delete_group("nothing") == []
 
@@ -115,8 +115,8 @@ def test_deleted_topic_takes_the_offsets_of_all_groups_along(world: OffsetWorld)
 
 
 def test_offsets_of_a_recreated_topic_survive_the_news_of_the_deletion(world: OffsetWorld) -> None:
-    """The first commit for the new topic may be in the log before the tombstones are decided: a change of metadata may
-    delete and create the topic at once."""
+    """One change of the metadata may delete a topic and create it again, so the first commit for the new topic may be in the log
+    before the tombstones are written."""
     removed = world.remove(ORDERS)
     world.create(RECREATED, "orders", 3)
     world.commit(at(3, topic_id=RECREATED))
@@ -131,7 +131,7 @@ def test_offset_without_a_topic_id_is_deleted_by_name(world: OffsetWorld) -> Non
 
 
 def test_load_deletes_offsets_of_topics_that_were_deleted_meanwhile(world: OffsetWorld) -> None:
-    """Without a coordinator, no tombstone was written when the metadata changed; later it would not change again."""
+    """No coordinator was active when the metadata changed, so no tombstone was written, and no later change would cause one."""
     world.log.append(OffsetCommitRecord(GROUP, "bills", 1, CommittedOffset(700)))
     world.log.append(OffsetCommitRecord(GROUP, "orders", 2, CommittedOffset(700)))
     world.remove(ORDERS)
@@ -162,7 +162,7 @@ def test_offsets_without_a_group_expire_after_the_commit(world: OffsetWorld) -> 
 
 
 def test_offsets_of_an_empty_group_expire_after_its_last_member_left(world: OffsetWorld) -> None:
-    """A member that reads a quiet topic commits nothing for weeks; its offsets count until a retention time after it."""
+    """A member that reads a quiet topic may not commit for weeks. Its offsets stay for a retention time after it has left."""
     group = world.group()
     group.empty_since_ms = NOW_MS + 20 * RETENTION_MS
     assert [record.group_id for record in world.expire(21 * RETENTION_MS - 1)] == ["others"]
@@ -177,7 +177,7 @@ def test_offset_of_unknown_last_member_expires_after_the_commit(world: OffsetWor
 
 
 def test_commit_to_an_empty_group_is_kept_for_a_whole_retention_time(world: OffsetWorld) -> None:
-    """An operator who resets the offsets of a group that stopped long ago wants to start it, perhaps next week."""
+    """An operator may reset the offsets of a group that stopped long ago, and start it only next week."""
     group = world.group()
     group.empty_since_ms = NOW_MS - 10 * RETENTION_MS
     world.now_ms += RETENTION_MS - 1
@@ -222,14 +222,14 @@ def test_subscribed_offset_with_an_expire_timestamp_stays(world: OffsetWorld) ->
 
 
 def test_empty_group_without_offsets_is_deleted_at_once(world: OffsetWorld) -> None:
-    """It holds nothing that a later member could want."""
+    """It has nothing that a later member would need."""
     world.group("left")
     world.group("busy", members=["m"])
     assert world.expire(0) == [GroupMetadataRecord("left", None)]
 
 
 def test_groups_expire_in_a_fixed_order() -> None:
-    """A simulation repeats a run record by record, whatever the hashes of the ids are."""
+    """A simulation must write the same records in each run, whatever the hashes of the ids are."""
     world = OffsetWorld()
     for number in (3, 1, 2):
         world.group(f"g{number}")

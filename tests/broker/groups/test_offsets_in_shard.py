@@ -1,4 +1,4 @@
-"""The offsets as a part of a shard: expiry comes round, and loads and changes of metadata clean up."""
+"""The offsets in a shard: they expire from time to time, and loads and metadata changes delete those of deleted topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world() -> OffsetWorld:
 
 
 def loaded(world: OffsetWorld, config: GroupConfig | None = None) -> tuple[GroupShard, list[GroupRecord]]:
-    """A shard that has replayed the log of the world, and the records that it wrote then."""
+    """A shard that has replayed the log, and the records that it wrote at the end of the load."""
     shard = GroupShard(config or GroupConfig(), Random(0), world.image)
     for offset, record in enumerate(world.log):
         shard.replay(record, offset)
@@ -37,7 +37,7 @@ def expired(shard: GroupShard, now: float, now_ms: int) -> list[GroupRecord]:
 
 
 def test_offsets_are_looked_at_again_and_again(world: OffsetWorld) -> None:
-    """The group of an uncommitted expiry is looked at once more: nothing was replayed."""
+    """The first expiry is not replayed, so the next check finds the same offsets."""
     shard, _ = loaded(world)
     assert expired(shard, START + INTERVAL_S - 1, NOW_MS + RETENTION_MS) == []
     assert expired(shard, START + INTERVAL_S, NOW_MS + RETENTION_MS - 1) == []

@@ -1,4 +1,4 @@
-"""Any history of commits and deletions: the answers follow from the records below the high watermark, and from nothing else."""
+"""Random commits and deletions: the answers depend only on the records below the high watermark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ steps = st.one_of(
 
 
 def expected(world: OffsetWorld, group_id: str) -> dict[tuple[bytes, int], int]:
-    """What the committed records of a group say, replayed from the start of the log."""
+    """The offsets of a group by the committed records, replayed from the start of the log."""
     found: dict[tuple[bytes, int], int] = {}
     for record in world.log[: world.high_watermark]:
         assert isinstance(record, OffsetCommitRecord)

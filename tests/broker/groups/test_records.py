@@ -33,7 +33,7 @@ from strandline.broker.groups.records.types import (
 )
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_records.json").read_text())
-"""What Kafka's own Java classes write; `java/GoldenGroupRecords.java` says how the file was made."""
+"""Bytes that Kafka's own Java classes have written, by `java/GoldenGroupRecords.java`."""
 
 GROUP, TOPIC, MEMBER, TIME_MS = "readers", "orders", "member-1", 1_700_000_000_000
 TOPIC_ID, OTHER_ID = bytes(range(1, 17)), bytes(range(17, 33))
@@ -110,7 +110,7 @@ WRITTEN: dict[str, GroupRecord] = {
     "an empty current assignment": assignment(-2, 3, MemberState.STABLE, {}),
     "a current assignment's tombstone": CurrentAssignmentRecord(GROUP, MEMBER, None),
 }
-"""In the versions that Kafka's coordinator chooses. Topics and partitions are in another order than the bytes have."""
+"""Each record in the version that Kafka's coordinator chooses. Topics and partitions are in another order than in the bytes."""
 
 WAITING = MemberState.UNRELEASED_PARTITIONS
 READ: dict[str, GroupRecord] = {

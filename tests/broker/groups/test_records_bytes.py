@@ -101,7 +101,7 @@ def test_any_record_is_read_as_it_was_written(record: GroupRecord) -> None:
 @settings(max_examples=examples(400))
 @given(st.dictionaries(uuid, st.dictionaries(partition, int32, min_size=1), min_size=2, max_size=4), st.randoms())
 def test_equal_assignments_have_equal_bytes(assigned: dict[bytes, dict[int, int]], random: object) -> None:
-    """A simulation repeats a run byte for byte, whatever the order in which an assignment was put together."""
+    """A simulation must write the same bytes in each run, whatever the order in which an assignment was built."""
     reversed_ = {topic: dict(reversed(of_topic.items())) for topic, of_topic in reversed(assigned.items())}
     target = {topic: frozenset(of_topic) for topic, of_topic in assigned.items()}
     for one, other in (
@@ -186,7 +186,7 @@ def test_unknown_state_of_a_member_is_refused() -> None:
 
 
 def test_text_beyond_what_a_record_holds_is_refused_to_the_asker() -> None:
-    """Strings of requests may have 32767 characters, which can be four times as many bytes."""
+    """Strings in requests may have 32767 characters, which can take four times as many bytes."""
     for fits in ("x" * 32767, "ä" * 16383):
         record = OffsetCommitRecord(fits, fits, 0, CommittedOffset(1, metadata=fits))
         assert decode_record(*encode_record(record)) == record
@@ -215,7 +215,7 @@ def test_varint_has_seven_bits_in_each_byte(number: int, data: str) -> None:
 
 @pytest.mark.parametrize("data", ["ffffffff08", "ffffffff7f", "ffffffffff00", "8080808080", "80808080"])
 def test_varint_of_more_than_31_bits_is_refused(data: str) -> None:
-    """As a signed number it would be a negative length."""
+    """Read as a signed number, it would be a negative length."""
     with pytest.raises(MalformedRecord):
         Reader(bytes.fromhex(data)).varint()
 
@@ -237,7 +237,7 @@ def test_count_beyond_the_end_is_refused_before_an_item_is_read(is_flexible: boo
 
 @pytest.mark.parametrize("data", ["0003ab", "7fff", "0001"])
 def test_text_beyond_the_end_is_refused(data: str) -> None:
-    """At this field, so that the message of a failed load names the place."""
+    """The text is refused at its own field, so the error of a failed load names the right position."""
     with pytest.raises(MalformedRecord, match="at position 2"):
         Reader(bytes.fromhex(data)).text()
 

@@ -114,7 +114,7 @@ def test_kafka_prints_the_records_of_our_log(tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 def test_kafka_prints_offsets_in_transactions(tmp_path: Path) -> None:
-    """As the coordinator writes them: the batches of a producer, and the marker that ends its transaction."""
+    """The log has the batches of a producer and the marker that ends its transaction, as the coordinator writes them."""
     log = open_log(RealFiles(), str(tmp_path / "__consumer_offsets-0"))
     for record in RECORDS[:2]:
         builder = BatchBuilder(7, 3, log.producers.next_sequence(7, 3), is_transactional=True)

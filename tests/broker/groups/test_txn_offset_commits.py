@@ -1,4 +1,4 @@
-"""TxnOffsetCommit and markers at the group coordinator of a broker: what is in the log, and what may happen while the transaction
+"""TxnOffsetCommit and markers at the group coordinator of a broker: the batches in the log, and changes while the transaction
 coordinator is asked."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def refused(world: TxnCommitWorld, code: ErrorCode, **options: object) -> None:
 
 
 def test_partition_of_the_group_is_added_first(world: TxnCommitWorld) -> None:
-    """Otherwise no marker would come, and the offsets would stay unstable for ever."""
+    """Otherwise the partition would get no marker, and the offsets would stay unstable for ever."""
     request = world.store(100)
     asked = AddPartitionsToTxnTransaction("t", PID, 0, [GroupTopicPartitions(OFFSETS, [0])])
     assert world.adder.asked == [asked]
@@ -72,7 +72,7 @@ def test_producer_of_version_1_has_added_the_partition(world: TxnCommitWorld) ->
     ],
 )
 def test_refusal_of_the_coordinator_reaches_the_producer(world: TxnCommitWorld, error: ErrorCode, code: ErrorCode) -> None:
-    """An error of the other coordinator must not send the producer to look for another group coordinator."""
+    """If the transaction coordinator is unavailable, the producer must not look for another group coordinator."""
     request = world.store(100)
     world.adder.answer(error)
     assert request.answer.code == code
@@ -89,7 +89,7 @@ def test_fenced_producer_is_refused_without_a_question(world: TxnCommitWorld) ->
 
 
 def test_transaction_that_ends_during_the_question_gets_no_offsets(world: TxnCommitWorld) -> None:
-    """They would come after the marker, and belong to no transaction. The epoch shows it; in version 1 the marker does."""
+    """The offsets would follow the marker and belong to no transaction. The epoch shows this; in version 1, the marker does."""
     request = world.store(100)
     world.end(is_commit=False)
     world.adder.answer()
@@ -135,7 +135,7 @@ def test_request_without_an_id_is_refused(world: TxnCommitWorld) -> None:
 
 
 def test_offsets_are_batches_of_the_transaction(world: TxnCommitWorld) -> None:
-    """Each with the next sequence: so the log recognises the producer's epochs, and keeps its state as that of others."""
+    """Each batch has the next sequence, so the log checks the producer's epoch and keeps its state like that of any producer."""
     world.commit(1)
     world.stored(100)
     world.store(110)
@@ -179,7 +179,7 @@ def test_offsets_are_unstable_until_the_marker(world: TxnCommitWorld) -> None:
 
 
 def test_marker_is_committed_before_readers_of_stable_offsets_know_of_it() -> None:
-    """A marker that is lost with its leader must not have been seen; but the reader may wait for it."""
+    """The marker may still be lost with its leader. A fetch of stable offsets waits until the marker is committed."""
     world = TxnCommitWorld(brokers=2)
     world.brokers.replicate(2, 1, key=KEY)
     request = world.store(100)
@@ -226,8 +226,8 @@ def test_fenced_transaction_coordinator_writes_no_marker(world: TxnCommitWorld) 
 
 
 def test_marker_waits_for_the_load() -> None:
-    """A marker before it would be applied to offsets that are not known yet. The transaction coordinator knows this error, and
-    tries again."""
+    """Without the loaded offsets, the marker would have no effect. The transaction coordinator handles this error, and sends the
+    marker again."""
     world = TxnCommitWorld()
     world.brokers.elect(1, key=KEY)
     assert marker_code(world) == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -39,8 +39,8 @@ def test_offset_of_an_aborted_transaction_is_dropped(world: TxnOffsetWorld) -> N
 
 
 def test_reader_of_stable_offsets_waits_for_the_marker(world: TxnOffsetWorld) -> None:
-    """Otherwise the next owner of the partition would read from the old position, and process records for the second time that
-    the open transaction is about to commit (KIP-447)."""
+    """Otherwise the next owner of the partition would read from the old position, and process records again that the open
+    transaction is about to commit (KIP-447)."""
     world.commit(at(100), at(50, 2))
     world.txn_commit(7, at(200), at(300, 1))
     expected = {(ORDERS, 0): UNSTABLE, (ORDERS, 1): UNSTABLE, (ORDERS, 2): 50}
@@ -65,14 +65,14 @@ def test_marker_of_another_producer_changes_nothing(world: TxnOffsetWorld) -> No
 
 
 def test_marker_without_offsets_changes_nothing(world: TxnOffsetWorld) -> None:
-    """The coordinator repeats a marker whose answer was lost."""
+    """The coordinator sends a marker again if its response was lost."""
     world.txn_commit(7, at(200))
     assert [world.end(7, is_commit=True), world.end(7, is_commit=True)] == [1, 0]
     assert world.fetched() == {(ORDERS, 0): 200}
 
 
 def test_offset_is_committed_when_the_marker_is(world: TxnOffsetWorld) -> None:
-    """A marker above the high watermark may be lost with its leadership."""
+    """A marker above the high watermark may be lost with its leader."""
     world.commit(at(100))
     world.txn_commit(7, at(200))
     world.end(7, is_commit=True)
@@ -85,8 +85,8 @@ def test_offset_is_committed_when_the_marker_is(world: TxnOffsetWorld) -> None:
 
 
 def test_later_commit_is_not_undone_by_the_marker(world: TxnOffsetWorld) -> None:
-    """Compaction removes the pending record, which is the older one of its key; a later load must not answer otherwise. As the
-    marker cannot change the position, it is stable."""
+    """Compaction removes the pending record, which is the older one of its key, and a later load must give the same answer. The
+    marker cannot change the position, so the offset is stable."""
     world.txn_commit(7, at(200))
     world.commit(at(800))
     assert world.stable() == {(ORDERS, 0): 800}
@@ -152,7 +152,8 @@ def test_member_of_a_group_that_does_not_exist_is_refused(world: TxnOffsetWorld)
 
 
 def test_producer_that_names_only_the_group_is_not_checked(world: TxnOffsetWorld) -> None:
-    """As in Kafka: producers older than KIP-447 do, and aiokafka's. They fence by one transactional id for each partition."""
+    """As in Kafka. Producers older than KIP-447, and aiokafka's, name only the group: they are fenced by a transactional id per
+    partition."""
     group = world.group(members=["m"])
     assert world.txn_commit(7, at(200)) == [0]
     assert not group.checked
@@ -166,7 +167,7 @@ def test_member_of_the_group_is_checked(world: TxnOffsetWorld) -> None:
 
 
 def test_member_that_has_lost_a_partition_stores_nothing(world: TxnOffsetWorld) -> None:
-    """Its transaction has processed records that another member reads now. The code is one that makes producers abort."""
+    """Its transaction has processed records that another member reads now. The error makes producers abort."""
     world.group(members=["m"]).refusals = {(ORDERS, 1): ErrorCode.STALE_MEMBER_EPOCH}
     assert code_of(world, member_id="m", generation_id_or_member_epoch=5) == ErrorCode.ILLEGAL_GENERATION
 
@@ -185,7 +186,7 @@ def test_deleted_offset_does_not_come_back_with_the_marker(world: TxnOffsetWorld
 
 
 def test_group_of_pending_offsets_is_one(world: TxnOffsetWorld) -> None:
-    """An operator sees it, and may delete it."""
+    """An id with pending offsets only is listed as a group, and an operator may delete it."""
     world.txn_commit(7, at(200), at(300, topic_id=BILLS))
     world.commit(at(100))
     assert list(world.store.groups_with_offsets()) == [GROUP]
@@ -212,7 +213,7 @@ def test_pending_offset_of_a_deleted_topic_is_deleted(world: TxnOffsetWorld, *, 
 
 
 def test_offset_with_a_pending_one_does_not_expire(world: TxnOffsetWorld) -> None:
-    """Nor does its group: the transaction may be about to commit the position."""
+    """Its group does not expire either, because the transaction may still commit the position."""
     world.group()
     world.commit(at(100), at(100, 1))
     world.txn_commit(7, at(200))

@@ -1,5 +1,5 @@
-"""Any history of commits, transactions and deletions: the answers are those of a plain model, which keeps the log offset of each
-record and compares them when a marker comes, as Kafka's coordinator does."""
+"""Random commits, transactions and deletions, against a plain model: it keeps the log offset of each record and compares them
+when a marker is replayed, as Kafka's coordinator does."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Marker(NamedTuple):
 
 
 class TxnOffsetWorld(OffsetWorld):
-    """What is appended is committed at once, unless `high_watermark` is set."""
+    """Records and markers are committed at once, unless `high_watermark` is set."""
 
     log: list[GroupRecord | Pending | Marker]  # type: ignore[assignment]
 
@@ -80,7 +80,7 @@ class TxnOffsetWorld(OffsetWorld):
                     self._replay(decode_record(*encode_record(record)), offset)
 
     def stable(self, topics: dict[bytes, list[int]] | None = None, group_id: str = GROUP) -> dict[tuple[bytes, int], int | str]:
-        """What a reader of stable offsets gets: offsets, or names of errors."""
+        """The answer to a reader of stable offsets: offsets, or names of errors."""
         wanted = None if topics is None else [GroupTopicPartitions(topic_id, of) for topic_id, of in topics.items()]
         answer = self.store.fetch_stable(OffsetFetchGroup(group_id, topics=wanted), self.image)
         assert answer.error_code == 0
