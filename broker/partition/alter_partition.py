@@ -8,8 +8,8 @@ The queue (a plain core) holds the proposals that wait and those on the wire; th
   Otherwise the second proposal would be refused as "already pending" and be lost for good.
 - Errors of transport and of the controller as a whole are retried for ever, after a short pause: the proposal is not
   refused, only late. It ends with an answer for its partition, or with `cancel` when newer metadata superseded it.
-- A proposal is **doubtful** if a copy of it got no answer: that copy may reach a controller behind a later one, and a refusal
-  of the later one says nothing about it.
+- A proposal is **doubtful** if a copy of it got no answer: that copy may reach a controller after a later copy, and a refusal
+  of the later copy says nothing about it.
 - An answer to a cancelled proposal is dropped. Proposals are compared by identity, so the answer to one of an earlier
   leadership cannot be taken for the answer to the present one.
 - `STALE_BROKER_EPOCH` means that this registration is over: nothing is sent until the broker has registered again.
@@ -106,7 +106,7 @@ class AlterPartitionQueue:
 
     @property
     def superseded(self) -> list[AlterPartitionItem]:
-        """The proposals on the wire that were cancelled since: the response does not decide them any more."""
+        """The proposals on the wire that were cancelled since they were sent: the response no longer decides them."""
         return [item for item in self._in_flight or () if self._pending.get(item.key) is not item]
 
     def submit(self, item: AlterPartitionItem) -> bool:
@@ -175,7 +175,7 @@ class Registration(Protocol):
 
 
 class AlterPartitionManager:
-    """The shell: one task that sends what the queue gives it, one request at a time."""
+    """The shell: one task that sends the queue's requests, one at a time."""
 
     def __init__(self, broker_id: int, channel: Channel, registration: Registration) -> None:
         self._broker_id = broker_id

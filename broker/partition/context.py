@@ -1,4 +1,4 @@
-"""What the partitions of a broker share, and the ways in which a partition and its leader's state report to others."""
+"""What the partitions of a broker share, and the callbacks through which a leader's state reports changes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class PartitionContext:
     """Broker id -> registered, not fenced and not in controlled shutdown, as far as the metadata image knows."""
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
     save_log_starts: Callable[[], None] = lambda: None
-    """Writes the log starts to the disk soon."""
+    """Schedules a write of the log starts to the disk."""
     save_cleaner_offsets: Callable[[Log], None] = lambda log: None
-    """Makes `first_dirty_offset` and `tombstones_removed_below` of a log durable now. DiskError."""
+    """Makes `first_dirty_offset` and `tombstones_removed_below` of a log durable now. Raises `DiskError`."""
 
 
 @dataclass(frozen=True, slots=True)

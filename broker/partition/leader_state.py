@@ -272,8 +272,8 @@ class LeaderState:
     # -- deleting records ---------------------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> None:
-        """Move the log start up to this offset. Raises OFFSET_OUT_OF_RANGE above the high watermark: what lies there may still be
-        replaced by other records."""
+        """Move the log start up to this offset. Raises OFFSET_OUT_OF_RANGE above the high watermark, where records may still be
+        replaced."""
         log_ = self.log
         if before_offset > log_.high_watermark:
             reason = f"{before_offset} is above the high watermark, {log_.high_watermark}"

@@ -1,7 +1,8 @@
 """What a broker does when its disk fails or a batch on it is damaged.
 
 - **A log directory fails** (any `DiskError` on a path in it): the broker gives up the roles of the partitions there, and answers
-  what waits for them. The others go on. When the last directory has failed, the process ends soon afterwards.
+  the requests that wait for them. The other partitions go on. When the last directory has failed, the process ends soon
+  afterwards.
 - **A batch is damaged**: a follower fetches its log again from there. A leader refuses the reads, and asks for another leader if
   the ISR has another member.
 """
@@ -115,7 +116,7 @@ class LogFailures:
                     self._fetchers.add(partition, partition.leader_id)
 
     def report_loss(self, key: TopicIdPartition) -> None:
-        """Tell the controller that this broker's log of the partition lacks records or has damaged ones."""
+        """Report to the controller that this broker's log of the partition lacks records or has damaged ones."""
         if self._on_records_lost is not None:
             self._on_records_lost(key)
 

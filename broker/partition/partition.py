@@ -2,16 +2,16 @@
 
 Roles come from the metadata log. `make_leader` and `make_follower` apply a registration. One with an older partition epoch is
 refused; one with the same leader epoch leaves the role's state as it is. A new leader records durably where its epoch begins
-before it serves any request, so that a replica that led and wrote nothing can still say where its epoch lies.
+before it serves any request, so that a replica that led without appending a record still knows where its epoch began.
 
 Everything here is synchronous and owned by the event loop, so no other code runs between a check and the change that rests on
 it. What arrives after a wait (a fetch response, an AlterPartition answer) names the epoch of its request, and is compared with
 the present epoch before anything is changed.
 
 Reading: a follower reads up to the log end, a consumer up to the high watermark, or up to the last stable offset if it reads
-committed records only. A consumer with a rack may also read from a follower, by that follower's own offsets. The position of a
-fetch is first compared with the history of the log. Below the log start the error is OFFSET_OUT_OF_RANGE, also if the epochs
-diverge, because then only a restart at the leader's log start helps.
+committed records only. A consumer with a rack may also read from a follower, up to that follower's own high watermark. The
+position of a fetch is first compared with the history of the log. Below the log start the error is OFFSET_OUT_OF_RANGE, also if
+the epochs diverge, because then only a restart at the leader's log start helps.
 
 Damage (for example a bit that flipped on the disk): the log serves nothing from `corrupt_at` on. A damaged leader logs it, and
 its broker asks to be fenced for a moment if another member of the ISR can lead. A damaged follower fetches from `corrupt_at`, and
@@ -62,13 +62,13 @@ class Role(Enum):
 
 
 class FetchPosition(NamedTuple):
-    """A follower's position: a fetch names it, and the response counts only if the follower is still there."""
+    """The position from which a follower fetches. The response counts only if the follower is still at this position."""
 
     leader_epoch: int
     fetch_offset: int
-    """The follower's log end."""
+    """The follower's log end, or the first damaged offset if its log has damage."""
     last_fetched_epoch: int
-    """The epoch of its last record; -1 if the log is empty."""
+    """The newest epoch of its log up to there; -1 if it has none."""
     log_start_offset: int
 
 
@@ -86,10 +86,10 @@ class PartitionObserver(Protocol):
         """The low watermark may have moved: a follower has moved its log start, or a broker was fenced or unfenced."""
 
     def on_follower_truncated(self, partition: Partition) -> None:
-        """This replica follows and has removed records: its consumers may be at a position that its log does not have."""
+        """This follower has removed records: its consumers may be at a position that its log no longer has."""
 
     def on_role_changed(self, partition: Partition) -> None:
-        """The role or the leader epoch has changed, or the partition is not on this broker any more."""
+        """The role or the leader epoch has changed, or the partition is no longer on this broker."""
 
 
 class Partition:
@@ -140,7 +140,7 @@ class Partition:
         self.may_be_elected = False
         """Whether this replica, as a follower, is in the ISR or the ELR by the newest registration."""
         self.is_added = False
-        """Whether a reassignment adds this replica, which is a follower."""
+        """Whether this replica is a follower that a reassignment adds."""
         self.throttle_rate = 0
         """Bytes per second that this replica may fetch while a reassignment adds it; 0: no limit, also once it is in the ISR."""
         self.handled_damage: int | None = None
@@ -159,7 +159,7 @@ class Partition:
         self.absence = ErrorCode.NOT_LEADER_OR_FOLLOWER
         """Error returned to produce requests that are waiting when the leadership ends."""
         self.waiters = WatermarkWatchers()
-        """Produces that wait for the high watermark."""
+        """Produce requests that wait for the high watermark."""
         self.deletions = WatermarkWatchers()
         """DeleteRecords requests that wait for the low watermark."""
         self.followers: dict[PartitionWatcher, None] = {}
@@ -177,8 +177,8 @@ class Partition:
 
     @property
     def partition_epoch(self) -> int:
-        """The newest partition epoch that this replica knows; never decreases. A leader may learn it from the controller's answer
-        to a proposal, before the metadata log says so."""
+        """The newest partition epoch that this replica knows; never decreases. The controller's answer to a proposal may bring it
+        to the leader before the metadata log does."""
         return self._partition_epoch if self.leader_state is None else self.leader_state.partition_epoch
 
     # -- roles --------------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Partition:
         self.leader_epoch = registration.leader_epoch
         self.copy_clean_below = 0
         log_ = self.log
-        # The previous leader may lack tombstones that lie above our log end. What comes next is copied from another log.
+        # The previous leader may lack tombstones that lie above our log end. The next records are copied from another log.
         log_.tombstones_removed_below = min(log_.tombstones_removed_below, log_.log_end_offset)
 
     def _log_damage(self, outcome: str) -> None:
@@ -294,7 +294,7 @@ class Partition:
             self.leader_state.set_min_insync_replicas(value)
 
     def use_log(self, log: Log) -> None:
-        """Go on with another log, which has the same records: the copy in another log directory."""
+        """Continue with another log that has the same records: the copy in another log directory."""
         self.log = log
         if self.leader_state is not None:
             self.leader_state.log = log
@@ -434,8 +434,9 @@ class Partition:
         return True
 
     def _check_own_epoch(self, epoch: int) -> None:
-        """Find a damaged leader epoch in our own log: the checksum of a batch does not cover it. If the leader knows our last
-        epoch, and its records after our log end are of an older epoch, then our epoch is not the one that was written."""
+        """Detect a damaged leader epoch in our own log, because the checksum of a batch does not cover the epoch. If the leader
+        knows our last epoch, and its records after our log end are of an older epoch, then the epoch in our log is not the one
+        that was written. Raises KAFKA_STORAGE_ERROR."""
         log_ = self.log
         if 0 <= epoch < log_.latest_epoch:
             known, start = log_.epochs.entries[-1]
@@ -509,9 +510,9 @@ class Partition:
 
     def has_unknown_history(self, position: FetchPosition, leader_log_start_offset: int) -> bool:
         """Whether this log has records and ends where the leader's log starts, or before. The leader has forgotten the epochs
-        below its log start, so its comparison with the last epoch of the fetch says nothing about those records: they may be a
-        fork, which must not come below the high watermark. The log starts over at the leader's log start, as the leader has it
-        (`truncate_fully_and_start_at`). Its end does not become lower, because the leader may count on it already.
+        below its log start, so its comparison with the last epoch of the fetch says nothing about those records. They may be a
+        fork, and no record of a fork may lie below the high watermark. So the log is emptied and starts at the leader's log start
+        (`truncate_fully_and_start_at`). The log end does not decrease, because the leader may already rely on it.
 
         The records of a member of the ISR or ELR are of the leader's history, and so are records that this leader has sent."""
         return (
@@ -539,7 +540,7 @@ class Partition:
 
         The high watermark of such a response is ignored, because it says nothing about the part that is cut.
 
-        Raises DamagedBatch if a batch below the cut cannot be read. Then nothing is cut, and the next fetch asks from the damage.
+        Raises DamagedBatch if a batch below the cut cannot be read. Then nothing is cut, and the next fetch starts at the damage.
         """
         if not self._is_at(position):
             return
@@ -582,8 +583,8 @@ class Partition:
         """Cut the log, and log and count what was cut."""
         log_ = self.log
         high_watermark, end = log_.high_watermark, log_.log_end_offset
-        was_cut = log_.truncate_to(offset)  # If not, only the epochs differ, in which no record was appended.
-        offset = min(offset, log_.log_end_offset)  # The cut is lower than asked for if that lies inside a batch.
+        was_cut = log_.truncate_to(offset)  # If not, the logs differ only in epochs in which no record was appended.
+        offset = min(offset, log_.log_end_offset)  # The cut is lower if the requested offset lies inside a batch.
         if was_cut:
             logger.info("partition.truncated", **self.fields, offset=offset, records=end - offset, reason=reason)
             self.observer.on_follower_truncated(self)

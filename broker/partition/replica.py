@@ -20,7 +20,7 @@ from typing import Protocol
 
 UNKNOWN_OFFSET = -1
 NEVER = float("-inf")
-"""A time before all others, for what has not happened yet."""
+"""A time before all others, for an event that has not happened yet."""
 
 
 class FetchTimes(Protocol):

@@ -19,7 +19,7 @@ class PartitionWatcher(Protocol):
     """A session's entry for one partition."""
 
     has_readers: bool
-    """Consumers read the partition from the follower that this session belongs to."""
+    """Whether consumers read the partition from the follower to which this session belongs."""
 
     @property
     def names_rack(self) -> bool:
@@ -29,4 +29,4 @@ class PartitionWatcher(Protocol):
         """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""
 
     def detach(self) -> None:
-        """Stop watching: the partition leaves this broker."""
+        """Stop watching, because the partition leaves this broker."""
