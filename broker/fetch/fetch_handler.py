@@ -50,8 +50,8 @@ logger = get_logger(__name__)
 READ_COMMITTED = 1
 """The isolation level of consumers that see no record of an open or aborted transaction."""
 WAIT_MS_MAX = 300_000
-"""The longest wait, whatever the request says. A client that is gone is noticed when a partition moves, or at the end of the
-wait."""
+"""The longest wait, even if the request allows more. The broker detects that a client has disconnected only when a partition
+moves, or at the end of the wait."""
 
 
 class ReadersRight(Protocol):
@@ -127,7 +127,7 @@ class Fetch(DelayedOperation):
         """Partition -> (the offset up to which its bytes were counted, their number)."""
 
     def limit_bytes(self, max_bytes: int) -> None:
-        """Answer with at most so many bytes, but at least one batch. Called before `begin`."""
+        """Limit the answer to this many bytes, but not to less than one batch. Called before `begin`."""
         self._max_bytes = min(self._max_bytes, max_bytes)
         self._min_bytes = min(self._min_bytes, max(1, self._max_bytes))
 
@@ -148,7 +148,8 @@ class Fetch(DelayedOperation):
         return answer.size >= self._min_bytes or answer.is_urgent
 
     def _has_more(self, answer: Answer) -> bool:
-        """Whether there are enough records, and the answer has fewer because the next batch does not fit or is on the disk."""
+        """Whether the partitions have enough records, although the answer has fewer: the next batch does not fit, or is on the
+        disk."""
         return self._min_bytes > 1 and answer.size > 0 and self._has_counted_enough()
 
     def _park(self, max_wait_ms: int) -> None:
@@ -469,13 +470,13 @@ class FetchHandler:
         on_reader: Callable[[TopicIdPartition], None] = lambda key: None,
         reading: ReadersRights | None = None,
     ) -> None:
-        """`reading`: makes the rights of the consumer that has sent a request; None: every consumer may read everything."""
+        """`reading`: returns the rights of the consumer that has sent a request; None: every consumer may read everything."""
         self.directory = directory
         self.failures = failures
         self.sessions = sessions
         self.purgatory = purgatory
         self.response_bytes_max = response_bytes_max
-        """The largest response, whatever the request says; a single batch may exceed it."""
+        """The largest response, even if the request allows more; a single batch may exceed it."""
         self.selector = selector
         """Selects the replica that a consumer with a rack reads from; None: consumers read from leaders."""
         self.on_reader = on_reader
@@ -484,7 +485,7 @@ class FetchHandler:
         self.reading = reading
         self.now = now
         self.make_fetch: MakeFetch = Fetch
-        """Makes the operation of a request: `LimitedFetch` while consumers have quotas (`broker/quotas/limited_fetch.py`)."""
+        """Creates the operation of a request: `LimitedFetch` while consumers have quotas (`broker/quotas/limited_fetch.py`)."""
         self._run_blocking = run_blocking
         self._warming: set[tuple[str, int]] = set()
         """(file, position) of the reads that a thread is bringing into the page cache."""
@@ -512,7 +513,7 @@ class FetchHandler:
         self._warming.add(cold_range)
 
         def done() -> None:
-            # If it failed, the read that follows meets the same error.
+            # If warming up failed, the read that follows fails with the same error.
             self._warming.discard(cold_range)
             if then is not None:
                 then()

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): the leader remembers what a fetcher wants, so that a fetch names only what changed.
+"""Fetch sessions (KIP-227): the leader remembers a fetcher's partitions, so that a fetch names only those that changed.
 
 A session holds the fetcher's position in each of its partitions, and a set of *dirty* partitions: those that the leader has to
 visit before the next answer. A partition is dirty if the fetcher named it, if it moved (it marks itself dirty), if it had more
@@ -90,8 +90,8 @@ class SessionPartition:
         self.sent_error = 0
 
     def is_start_news(self, log_start_offset: int) -> bool:
-        """Whether a response sent now would be the first that tells the fetcher of this log start. The fetcher would drop a
-        response that is stale."""
+        """Whether a response sent now would be the first with this log start that the fetcher uses. The fetcher drops a stale
+        response."""
         return log_start_offset != self.sent_log_start_offset and not self.records_are_out
 
     @property
@@ -144,7 +144,7 @@ class SessionPartition:
 
 
 class FetchSession:
-    """The partitions that one fetcher wants. A session with id 0 lives for one request only."""
+    """The partitions that one fetcher reads. A session with id 0 lives for one request only."""
 
     __slots__ = (
         "created_at",
@@ -238,7 +238,7 @@ class FetchSessionCache:
         self.slots = slots
         """The largest number of sessions."""
         self._sessions: dict[int, FetchSession] = {}
-        """By session id; the least recently used first."""
+        """Sessions by their id, the least recently used first."""
         self.evictions = 0
 
     def __len__(self) -> int:

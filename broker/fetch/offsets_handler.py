@@ -55,7 +55,7 @@ class OffsetsHandler:
     """Answers ListOffsets and OffsetForLeaderEpoch requests of a broker."""
 
     def __init__(self, directory: PartitionDirectory, failures: LogFailures, run_blocking: RunBlocking | None = None) -> None:
-        """`run_blocking`: runs the decoding of compressed batches on a thread; None: they are decoded at once."""
+        """`run_blocking`: decodes compressed batches on a thread; None: they are decoded at once, on the event loop."""
         self._directory = directory
         self._failures = failures
         self._run_blocking = run_blocking
@@ -76,7 +76,7 @@ class OffsetsHandler:
         self._run_blocking(lookup.search, partial(self._go_on, request, lookup))
 
     def _go_on(self, request: ServerRequest, lookup: _Lookup) -> None:
-        """Answer the request, unless it needs further searches: a batch that was searched may hold no such record."""
+        """Answer the request, or search further if a searched batch held no matching record or partitions are still open."""
         if request.connection.closed:
             request.connection.release()
             return

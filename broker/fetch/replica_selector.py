@@ -41,4 +41,4 @@ def _progress(replica: Replica) -> tuple[int, float, int]:
 RACK_AWARE = "rack-aware"
 KAFKA_RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SELECTORS: dict[str | None, ReplicaSelector | None] = {None: None, RACK_AWARE: rack_aware, KAFKA_RACK_AWARE: rack_aware}
-"""By the value of `replica.selector.class`."""
+"""Selectors, by the value of `replica.selector.class`."""
