@@ -16,8 +16,8 @@ The core plans fetches and applies responses; the shell (`fetcher_shell.py`) own
 - If the leader's log may lack tombstones that the follower needs, nothing of the response is used. The follower asks for the
   leader's range, and begins a fresh copy if the leader's log is compacted up to those tombstones. Until then it keeps its log.
 - If the error is `FENCED_LEADER_EPOCH` for our present epoch, our metadata is behind, and only newer metadata helps.
-- If consumers read a partition here, the position says so, and the leader sends a new high watermark at once (KIP-392). Without
-  readers the follower learns it with the next response, which costs no extra fetch (KAFKA-9731).
+- If consumers read a partition here, the request says so, and the leader sends a new high watermark at once (KIP-392). Without
+  readers the follower receives it with the next response, which costs no extra fetch (KAFKA-9731).
 
 A long poll must not hold up a partition that has just been added (a new topic, a new leader). So if a partition becomes ready
 while an incremental fetch is parked at the leader, a second fetch is sent after it in the same session. Then a response may have
@@ -142,7 +142,7 @@ class FetcherCore:
         on_disk_error: Callable[[DiskError], None],
         throttle: ReplicationThrottle | None = None,
     ) -> None:
-        """`throttle`: limits all that this broker receives for reassignments."""
+        """`throttle`: limits the bytes that this broker receives for reassignments."""
         self._throttle = throttle or ReplicationThrottle()
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -171,7 +171,7 @@ class FetcherCore:
         self._failures = 0
         self._out_of_range: dict[TopicIdPartition, FetchPosition] = {}
         self._limits = LineLimits()
-        """By error and partition: an error that repeats at every attempt is logged once a minute."""
+        """Log limits, by error and partition: an error that repeats at every attempt is logged once a minute."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -312,7 +312,7 @@ class FetcherCore:
         return partitions
 
     def _partition_bytes_max(self, partition: Partition) -> int:
-        """A chunk, if the partition is throttled."""
+        """The most bytes to fetch of the partition at a time; less if it is throttled (`CHUNK_S`)."""
         limit, rate = self.settings.partition_bytes_max, partition.throttle_rate
         return min(limit, max(1, int(rate * CHUNK_S))) if rate else limit
 

@@ -66,7 +66,7 @@ class FetcherManager:
         """The fetcher of each partition. It may have stopped fetching the partition (fenced, failed disk)."""
         self._reap_scheduled = False
         self._closed = False
-        """Set when the broker stops. It still follows the metadata for a moment, but starts no fetcher any more."""
+        """Set when the broker stops. It still follows the metadata for a moment, but no longer starts a fetcher."""
 
     def add(self, partition: Partition, leader_id: int) -> None:
         """Fetch the partition from this leader from now on, from its log end."""
@@ -97,8 +97,8 @@ class FetcherManager:
                 fetcher.hurry()
 
     def resize(self, fetchers_per_leader: int) -> None:
-        """Spread the partitions of each leader over so many fetchers from now on. A partition that gets another fetcher is
-        fetched again from its log end; the response that its former fetcher waits for does not count."""
+        """Spread the partitions of each leader over this many fetchers from now on. A partition that gets another fetcher is
+        fetched again from its log end. Its former fetcher ignores it in the response that it still waits for."""
         self._fetchers_per_leader = fetchers_per_leader
         for key, fetcher in list(self._fetcher_of.items()):
             partition = fetcher.core.partition(key)

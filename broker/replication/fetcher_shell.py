@@ -26,8 +26,9 @@ from strandline.protocol.rpc.connection import Connection
 logger = get_logger(__name__)
 
 REQUEST_TIMEOUT_MS = 3000
-"""On top of the long poll. If no byte arrives from the leader for so long, the fetcher reconnects: TCP itself would resend what a
-cut network lost only after many seconds. A large response may take longer, because it is not silence while bytes arrive."""
+"""Added to the wait of the long poll. If no byte arrives from the leader for this long, the fetcher reconnects: after a network
+failure, TCP itself would resend the lost bytes only after many seconds. A large response may take longer, because only silence
+counts."""
 RECONNECT_BACKOFF_MS = 50
 RECONNECT_BACKOFF_MS_MAX = 1000
 
@@ -61,7 +62,7 @@ class Fetcher:
         self._pump_scheduled = False
         self._closed = False
         self._limits = LineLimits()
-        """By event: a leader that is down is tried every second, and logged once a minute."""
+        """Log limits, by event: the fetcher tries a leader that is down every second, and logs that once a minute."""
 
     # -- from the manager ---------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ BURST_S = 0.5
 """Up to this much unused time may be used later, so that the average rate does not depend on when followers fetch."""
 
 CHUNK_S = 0.1
-"""A fetch asks for at most the bytes of this time from a throttled partition, and a response that costs as much gets no further
-one. A follower may receive a chunk from each leader before the first of them is counted, so large ones would exceed the rate."""
+"""A chunk is the bytes that the rate permits in this time. A fetch asks a throttled partition for at most one chunk, and a
+response that has cost this much time gets no records of further throttled partitions. A follower may receive a chunk from each
+leader before the first of them is counted, so large chunks would exceed the rate."""
 
 
 class ReplicationThrottle:
@@ -23,7 +24,7 @@ class ReplicationThrottle:
 
     def __init__(self) -> None:
         self.paid_until = float("-inf")
-        """When the bytes so far are paid for, in seconds of the loop's time. Until then, no throttled byte is sent or
+        """The time at which the bytes so far are paid for (loop time, in seconds). Until then, no throttled byte is sent or
         received."""
 
     def is_exceeded(self, now: float) -> bool:
