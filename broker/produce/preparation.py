@@ -21,7 +21,7 @@ from strandline.storage.log.log_config import LogConfig
 from strandline.storage.log.record_rules import bare
 
 PreparedParts = dict[int, Prepared | BrokerError]
-"""By the index of the partition in its request: its prepared records, or the error that its records have."""
+"""The prepared records of each partition of a request, or the error of its records, by the partition's index in the request."""
 PLAIN_UNNAMED: PreparedParts = {}
 """Nothing is prepared: every partition has one plain batch, and none comes from a named producer."""
 _PLAIN_NAMED: PreparedParts = {}
@@ -37,7 +37,7 @@ def always(request: ServerRequest) -> bool:
 
 
 class Preparation:
-    """Prepares the compressed batches of produce requests. `run_blocking`: None prepares everything at once."""
+    """Prepares the compressed batches of produce requests. If `run_blocking` is None, the event loop does all of it."""
 
     def __init__(
         self,

@@ -316,8 +316,8 @@ class ProduceHandler:
 
 
 def _is_first_whole(parts: PreparedParts) -> bool | None:
-    """Whether the records of the first partition are valid; None if they were not prepared. Decompressing them again would take
-    the loop long."""
+    """Whether the records of the first partition are valid; None if they were not prepared. Decompressing them again would block
+    the event loop."""
     return isinstance(parts[0], Prepared) if 0 in parts else None
 
 

@@ -5,8 +5,8 @@ dead, its copies arrive later. They are harmless as long as the sequence numbers
 batch, and learned on the new connection that the batches after it are not in the log, it assigns new sequence numbers to them. A
 late copy with the old numbers would then be appended before them, and the log would hold both.
 
-So a batch on a connection older than the producer's newest one is refused, and that connection is closed: the producer does not
-wait for its answers any more. A producer must use one connection per broker.
+So a batch on a connection older than the producer's newest one is refused, and that connection is closed: the producer no longer
+waits for its answers. A producer must use one connection per broker.
 
 A batch counts only if it is valid: one with a wrong checksum may name any producer id, and must not close the connection of the
 producer that has this id. So the batch is checked in full (`is_whole`) before its producer id counts; but only if it arrives on

@@ -46,7 +46,7 @@ Then = Callable[[ServerRequest, PreparedParts, Admission], None]
 
 
 class TransactionalProduce:
-    """Has the transaction coordinators admit the produce requests of one broker."""
+    """Asks the transaction coordinators to admit the produce requests of one broker."""
 
     def __init__(self, directory: PartitionDirectory, adder: Adder | None, may_append: MayAppend) -> None:
         """`adder`: None refuses requests with a transactional id."""
