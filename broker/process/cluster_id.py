@@ -1,4 +1,4 @@
-"""A broker's cluster id: asked from the controllers before the broker opens its logs.
+"""A broker's cluster id, for which the broker asks the controllers before it opens its logs.
 
 A broker that has no `cluster.id`, neither in its data directory nor in its configuration, adopts the one that a controller
 answers. A broker that has one asks, too: if it finds no controller, or if the controllers belong to another cluster, its start

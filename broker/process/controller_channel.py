@@ -71,8 +71,8 @@ class NodeToControllerChannel:
     async def request(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Message:
         """Send a request to the active controller and return its answer.
 
-        Raises `BrokerError(REQUEST_TIMED_OUT)` without an answer within `timeout_ms`. `on_lost` is called each time a copy of the
-        request got no answer: that copy may still arrive at a controller, even after a later one."""
+        Raises `BrokerError(REQUEST_TIMED_OUT)` if no answer arrives within `timeout_ms`. `on_lost` is called each time a copy of
+        the request got no answer: that copy may still arrive at a controller, even after a later one."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         last = "no active controller is known"

@@ -1,9 +1,9 @@
-"""Tells the controller in which log directory each replica of this broker is (AssignReplicasToDirs, KIP-858).
+"""Reports the log directory of each replica of this broker to the controller (AssignReplicasToDirs, KIP-858).
 
 The controller needs it to elect other leaders when a directory fails. So a broker with several directories compares each change
-of its replicas in the metadata with its disks, and sends what differs, in batches. The comparison is a pure function, the queue a
-plain core, and the manager their shell. An assignment is sent until the controller has answered it, also after its directory has
-failed: then the controller learns that the replica is offline.
+of its replicas in the metadata with its disks, and sends the differences, in batches. The comparison is a pure function, the
+queue a plain core, and the manager their shell. An assignment is sent until the controller has answered it, even after its
+directory has failed: it then shows the controller that the replica is offline.
 
 At level 0 of the metadata nothing is sent, because its records cannot hold directories.
 """
@@ -42,8 +42,8 @@ REQUEST_TIMEOUT_MS = 30_000
 
 
 def wrong_assignments(delta: MetadataDelta, directory: PartitionDirectory, log_dirs: LogDirs) -> dict[TopicIdPartition, bytes]:
-    """The directories of this broker's replicas that the metadata after the delta lacks or has wrong. Only changed partitions are
-    compared, unless the delta raises the metadata to the first level that has directories."""
+    """The actual directories of this broker's replicas, where the metadata after the delta has none or another one. Only changed
+    partitions are compared, unless the delta raises the metadata to the first level that has directories."""
     image, found = delta.image, dict[TopicIdPartition, bytes]()
     if not image.feature_level:
         return found
@@ -125,7 +125,7 @@ class AssignmentQueue:
 
 
 class DirectoryAssignmentManager:
-    """The shell: one task that sends what the queue holds, one request at a time."""
+    """The shell: one task that sends the queued assignments, one request at a time."""
 
     def __init__(self, broker_id: int, channel: Channel, registration: Registration) -> None:
         self._broker_id = broker_id
@@ -144,7 +144,7 @@ class DirectoryAssignmentManager:
         return len(self._queue)
 
     def submit(self, assignments: dict[TopicIdPartition, bytes]) -> None:
-        """Send these assignments soon."""
+        """Queue these assignments, and wake the task that sends them."""
         if assignments:
             self._queue.submit(assignments)
             self._loop.wake()

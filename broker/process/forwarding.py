@@ -1,7 +1,7 @@
 """How a broker forwards a client's request to the active controller: as it is, or in an Envelope with the client's identity.
 
-With an authorizer the controller has to know who the client is, so the request travels in an Envelope (KIP-590). So does a
-request that a quota limits (`controller_mutation_rate`). Any other request is sent as the broker's own."""
+With an authorizer, the controller needs the client's identity, so the request is sent in an Envelope (KIP-590). So is a request
+that a quota limits (`controller_mutation_rate`). Any other request is sent as the broker's own."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ def data_handlers(
 ) -> dict[int, Callable[[ServerRequest], None]]:
     """Api key -> handler, for the APIs that read, write or describe the partitions of this broker.
 
-    Without `run_blocking` a read may block the loop; without `run_preparation` so may compressed batches, in Produce and in
-    ListOffsets. `may_append`, `adder`: see `ProduceHandler`. `offset_transactions`: see `MarkerHandler`. `reading`: see
-    `FetchHandler`."""
+    Without `run_blocking`, a read may block the event loop. Without `run_preparation`, decompressing batches may block it, in
+    Produce and in ListOffsets. `may_append`, `adder`: see `ProduceHandler`. `offset_transactions`: see `MarkerHandler`.
+    `reading`: see `FetchHandler`."""
     directory, failures = replicas.directory, replicas.failures
     offsets = OffsetsHandler(directory, failures, run_preparation)
     fetch = FetchHandler(

@@ -1,4 +1,4 @@
-"""The broker's listeners for Kafka's clients. A broker without any imports nothing of them."""
+"""The broker's listeners for Kafka's clients. A broker without such a listener does not import their code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server_class(speaks_kafka: bool) -> type[Server]:
 def use_context(
     server: Server, config: BrokerConfig, link: ControllerLink, rights: Rights | None, wall_clock_ms: Callable[[], int]
 ) -> None:
-    """Tell a listener for Kafka's clients what it needs of the broker, before it serves."""
+    """Give a listener for Kafka's clients the parts of the broker that it needs, before it serves."""
     from strandline.broker.kafka.context import KafkaContext
     from strandline.broker.kafka.server import KafkaServer
 
@@ -39,7 +39,7 @@ def use_context(
 
 
 def tell_addresses(servers: Sequence[Server], advertised: Sequence[Listener], config: BrokerConfig) -> None:
-    """Tell each listener where a client that speaks the other protocol belongs. `advertised`: the address of each listener."""
+    """Give each listener the address for clients that speak the other protocol. `advertised`: the address of each listener."""
     kafka = [listener for listener in advertised if config.speaks_kafka(listener.name)]
     if not kafka:
         return

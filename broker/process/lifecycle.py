@@ -101,8 +101,8 @@ class BrokerLifecycle:
             self._wake.set()
 
     def is_replaced(self, image: MetadataImage) -> bool:
-        """Whether another process has registered with this broker id after us. From then on, metadata about the id concerns
-        it."""
+        """Whether another process has registered with this broker id after us. From then on, metadata about the id concerns that
+        process."""
         broker = image.brokers.get(self._broker_id)
         newer = broker is not None and broker.broker_epoch > self.broker_epoch and broker.incarnation_id != self.incarnation_id
         if newer and not self._replaced:
@@ -144,7 +144,7 @@ class BrokerLifecycle:
     async def controlled_shutdown(self, timeout_ms: int) -> bool:
         """Controlled shutdown: ask the controller to move this broker's leaders, and wait until it has.
 
-        False if it did not within `timeout_ms`, or if there is no controller to ask."""
+        False if it did not within `timeout_ms`, or if no controller listens or responds (`SHUTDOWN_UNHEARD_MS`)."""
         self.core.wants_shutdown = True
         self._wake.set()
         loop = asyncio.get_running_loop()

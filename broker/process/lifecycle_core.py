@@ -3,10 +3,10 @@
     UNREGISTERED -> FENCED -> RUNNING -> SHUTTING_DOWN -> stopped
           ^------------+---------+           (want_shut_down in each heartbeat until the controller grants it)
 
-Each process draws an incarnation id and registers with it. The controller gives it a broker epoch, and refuses a second live
-process with the same broker id. A fenced broker leads nothing; the controller unfences it at the first heartbeat that says that
-the broker has applied its own registration. If the controller forgets the registration, the broker registers again, with the
-same incarnation id (KIP-631).
+Each process generates an incarnation id and registers with it. The controller gives it a broker epoch, and refuses a second live
+process with the same broker id. A fenced broker leads nothing; the controller unfences it at the first heartbeat that shows that
+the broker has applied its own registration. If the registration is lost, the broker registers again, with the same incarnation
+id (KIP-631).
 
 A broker that leads with a damaged log steps down: it asks to be fenced, so that other replicas lead, and to be unfenced again at
 once. Its damaged replicas are then followers outside of the ISR, and are repaired.
@@ -35,9 +35,9 @@ from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.directory.log_dir import RecordLoss
 
 RETRY_MS = 50
-"""Between attempts to register, and between heartbeats of a broker that waits to be unfenced."""
+"""The pause between attempts to register, and between heartbeats of a broker that waits to be unfenced."""
 SHUTDOWN_RETRY_MS = 10
-"""Between heartbeats of a broker that waits for its controlled shutdown to be granted."""
+"""The pause between heartbeats of a broker that waits for its controlled shutdown to be granted."""
 
 DUPLICATE_SESSIONS = 3
 """How many session timeouts a broker waits while another process is registered with its id, usually its own dead predecessor. One
@@ -89,7 +89,7 @@ class LifecycleCore:
         """The offset of our registration record; -1 before the first registration."""
         self.wants_shutdown = False
         self.is_shutdown_granted = False
-        """The controller has moved the leaders of this broker."""
+        """Whether the controller has moved the leaders of this broker."""
         self.wants_step_down = False
         """Whether each heartbeat asks for this broker to be fenced. Reset once the controller has fenced it."""
         self.offline_log_dirs: tuple[bytes, ...] = ()
@@ -97,9 +97,9 @@ class LifecycleCore:
         self.cordoned_log_dirs: tuple[bytes, ...] = ()
         """The log directories that get no new replicas, in the order of the configuration."""
         self.lossy: dict[TopicIdPartition, None] = {}
-        """Partitions whose log was found to lack records or to have damaged ones, until the controller knows of them."""
+        """Partitions whose log was found to lack records or to have damaged ones, until a heartbeat has reported them."""
         self._duplicate_since_s: float | None = None
-        """Since when the controller has answered every registration with DUPLICATE_BROKER_REGISTRATION."""
+        """`waited_s` from which on every answer has been DUPLICATE_BROKER_REGISTRATION; None if the last answer was another."""
 
     # -- registration -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""How a broker learns what the cluster agreed on (Kafka's MetadataLoader): it follows the metadata log and publishes deltas.
+"""How a broker gets the cluster's metadata (Kafka's MetadataLoader): it follows the metadata log and publishes deltas.
 
 Nothing is published before the broker has caught up with the quorum's high watermark, its own registration included: acting on
 history would make it the leader of partitions that it lost long ago. From then on each step of the high watermark becomes one
@@ -29,7 +29,8 @@ from strandline.protocol.security.client_security import NO_SECURITY, ClientSecu
 logger = get_logger(__name__)
 
 REQUEST_TIMEOUT_MS = 500
-"""On top of the long poll. A broker that has lost the active controller finds the next one well within its session."""
+"""Added to the wait of the long poll. With it, a broker that has lost the active controller finds the next one well within its
+session."""
 CONNECT_TIMEOUT_MS = 500
 LOGIN_TIMEOUT_MS = 2000
 """The connect timeout with TLS or SASL, for which the controller's process has to answer, not only its kernel."""
@@ -86,7 +87,7 @@ class MetadataLoader:
         self._task: asyncio.Task[None] | None = None
 
     def use_cluster(self, cluster_id: str) -> None:
-        """Set the cluster id, before `start`, of a broker that had to ask for it."""
+        """Set the cluster id that the controllers have answered. Called before `start`."""
         self._cluster_id = self._observer.cluster_id = cluster_id
 
     @property
@@ -172,7 +173,7 @@ class MetadataLoader:
                 self._on_fatal(e)
                 return
             except Exception as e:
-                # If it went on, the broker would look alive, but would stay at this metadata for ever.
+                # If the loop went on, the broker would look alive, but would keep this metadata for ever.
                 logger.exception("metadata.loading_failed")
                 text = f"the metadata log could not be followed: {e!r}"
                 self._on_fatal(e if isinstance(e, StrandlineError) else InternalError(text))

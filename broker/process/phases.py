@@ -29,7 +29,7 @@ class Opened:
     fetchers: FetcherManager
     replicas: ReplicaManager
     work_threads: WorkThreads
-    """Prepare compressed batches."""
+    """The threads that prepare compressed batches."""
     log_cleaner: LogCleaner
     cleaner_threads: WorkThreads
     dynamic_config: DynamicConfig

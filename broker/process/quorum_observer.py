@@ -3,8 +3,8 @@
 The broker follows the metadata log as an observer of the quorum and keeps no copy of it on its disk: at its start it fetches
 everything, a snapshot first if the log was cleaned behind one. Rules:
 
-- Only records below the high watermark are applied. Records above it wait as bytes, and are dropped if the leader says that its
-  history is another one. A divergence *below* the applied records cannot happen: it is our bug or a damaged disk.
+- Only records below the high watermark are applied. Records above it wait as bytes, and are dropped if the leader answers that
+  its history diverges there. A divergence *below* the applied records would be our bug or a damaged disk.
 - The node that answers a fetch without an error is the leader. The other voters name the leader that they know
   (`current_leader`). A leader of a smaller epoch than the known one is out of date, and ignored.
 - If a voter does not answer, the next one is asked. The others go on naming the silent leader until they have elected a new one,
@@ -76,7 +76,7 @@ class QuorumObserver:
         self._silent_leader: tuple[int, int] | None = None
         """(leader id, epoch) of the leader that did not answer the last request to it."""
         self.image = MetadataImage.EMPTY
-        """All applied records, whether caught up or not."""
+        """The image after all applied records, whether this broker has caught up or not."""
         self.waiting: list[_Waiting] = []
         """The fetched batches above the high watermark, in order."""
         self._download: _Download | None = None

@@ -30,7 +30,7 @@ class SendLoop:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def wake(self) -> None:
-        """Start sending, after the queue has got something to send."""
+        """Start sending. Called after something was queued."""
         self._wake.set()
 
     async def _run(self) -> None:

@@ -71,7 +71,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class BrokerServer:
-    """One broker. `start` and `stop` once each; `kill` in place of `stop` ends it as a crash would."""
+    """One broker. Call `start` and `stop` once each; `kill` in place of `stop` ends it as a crash would."""
 
     def __init__(self, config: BrokerConfig, doors: Doors, files: Files, *, levels: Levels = SUPPORTED) -> None:
         """`levels`: the levels of the metadata that this broker supports. Tests pass others to simulate another version."""
@@ -83,7 +83,7 @@ class BrokerServer:
         """The first listener's port, once bound."""
         self.incarnation_id = new_uuid(doors.random)
         self.failure: asyncio.Future[StrandlineError] | None = None
-        """Done when the broker cannot go on; made by `start`."""
+        """Done when the broker cannot go on; created by `start`."""
         self.stopwatch = doors.stopwatch
         self.wall_clock_ms = doors.wall_clock_ms
         self.made_at = doors.stopwatch()
@@ -92,7 +92,7 @@ class BrokerServer:
         """How the listeners authenticate their peers, and this broker itself."""
         identity = self._identity(config.advertised_listeners or config.listeners)
         self.link = ControllerLink(config, identity, self._on_fatal, self.security)
-        self.link.metadata.listeners += [  # after the authorizer, which is the first to know new rules
+        self.link.metadata.listeners += [  # after the authorizer, which applies new rules first
             self._apply_configs,
             self._apply_to_replicas,
             self._apply_to_fetchers,
@@ -116,11 +116,11 @@ class BrokerServer:
         self._timers = Timers()
         self._stopped = False
 
-    # -- what others look at ------------------------------------------------------------------------------------------
+    # -- parts and state ----------------------------------------------------------------------------------------------
 
     @property
     def servers(self) -> Sequence[Server]:
-        """One for each listener, once bound."""
+        """The server of each listener, once bound."""
         return self._servers
 
     @property

@@ -63,7 +63,7 @@ PREPARING_THREADS = 2
 
 
 class ControllerLink:
-    """The parts of a broker that talk to the controllers: it follows their metadata, registers, and sends them requests."""
+    """The parts of a broker that talk to the controllers: they follow the metadata, register the broker, and send requests."""
 
     def __init__(
         self,
