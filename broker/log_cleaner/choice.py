@@ -35,7 +35,7 @@ class LogToClean(NamedTuple):
     overdue_ms: int
     """For how long a dirty segment has been older than `max.compaction.lag.ms`; 0 if none is."""
     was_cut_short: bool
-    """Tombstones above the first dirty offset were removed: a round has replaced segments and not ended."""
+    """Whether a round has removed tombstones above the first dirty offset, and then ended early."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -53,7 +53,7 @@ class LogToClean(NamedTuple):
 
 
 def assess(key: TopicIdPartition, log: LogState, now_ms: int) -> LogToClean:
-    """How dirty a log is. May read the ends of indexes and a batch header. DiskError."""
+    """Find out how dirty a log is. May read the ends of indexes and a batch header. Raises `DiskError`."""
     first_dirty = within(log, log.first_dirty_offset)
     end = _end_of_old_records(log, first_dirty, now_ms)
     closed = closed_segments(log, end)
@@ -76,7 +76,8 @@ def choose(logs: Iterable[LogToClean]) -> LogToClean | None:
 
 
 def _end_of_old_records(log: LogState, first_dirty: int, now_ms: int) -> int:
-    """The base offset of the first dirty segment with a record that is younger than `min.compaction.lag.ms`."""
+    """The base offset of the first dirty segment with a record that is younger than `min.compaction.lag.ms`; the log end if there
+    is none."""
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
         for each in closed_segments(log):

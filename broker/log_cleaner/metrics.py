@@ -14,7 +14,7 @@ class CleanerMetrics:
         self.max_dirty_percent = 0
         """How dirty the dirtiest log was when the logs were looked at last."""
         self.max_compaction_delay_ms = 0
-        """By how much the most overdue log had exceeded max.compaction.lag.ms then."""
+        """By how much the most overdue log exceeded max.compaction.lag.ms at that time."""
         self.max_clean_time_s = 0.0
         """The longest of the last rounds of each thread."""
         self.max_buffer_utilization_percent = 0.0
@@ -24,7 +24,7 @@ class CleanerMetrics:
         self.cleanings = 0
         self.bytes_removed = 0
         self._last: dict[int, tuple[float, float, int, int]] = {}
-        """By thread: seconds, utilization, bytes read and bytes written of its last round."""
+        """The last round of each thread: seconds, utilization, bytes read and bytes written."""
 
     def on_assessed(self, logs: Iterable[LogToClean]) -> None:
         logs = list(logs)

@@ -10,8 +10,8 @@ What is durable when:
     tombstones_removed_below     before the segment without the tombstones takes its place
     first_dirty_offset           after a segment without its tombstones has taken its place, and after the round
 
-So a log is clean beyond its removed tombstones, also if its round ends early and no other one follows: replicas that copy the log
-wait for that. A crash between the two writes leaves it to the next round.
+So the clean part of a log includes the places of its removed tombstones, even if the round ends early and no other one follows:
+replicas that copy the log wait for that. After a crash between the two writes, this holds again after the next round.
 
 A full disk ends a round, and nothing is lost: the next one tries again after the backoff. Any other disk error takes the log
 directory offline. A damaged batch is reported like one that a read meets; a log that cannot be cleaned is left out until it has
@@ -51,7 +51,7 @@ batch. Larger slices cost less of the loop's time."""
 PAUSE_S = 0.003
 """How long the thread pauses after each slice while the broker serves requests."""
 LOOK_S = 1.0
-"""How long a pause lasts at most before the round looks whether its log has changed."""
+"""How often a round that pauses checks whether its log has changed, in seconds."""
 _LOAD_FACTOR = 0.5
 _MARKS_PART = 16
 """At most this part of a map's memory holds marks. Of the default size, that is enough for 33 million offsets."""
@@ -64,7 +64,7 @@ class CleanerSettings(NamedTuple):
 
     threads: int = 1
     dedupe_buffer_size: int = 128 << 20
-    """Of all threads together, as is the next one but one."""
+    """Bytes for the maps of all threads together. `io_buffer_size` is for all threads together, too."""
     io_buffer_load_factor: float = 0.9
     io_buffer_size: int = 512 << 10
     io_max_bytes_per_second: float = float("inf")
@@ -95,7 +95,7 @@ class UncleanableLog(NamedTuple):
 
 
 class LogCleaner:
-    """Cleans the compacted logs of a broker. `start` and `stop` once each; without `start` it does nothing."""
+    """Cleans the compacted logs of a broker. Call `start` and `stop` once each; without `start` it does nothing."""
 
     def __init__(
         self,
@@ -112,10 +112,11 @@ class LogCleaner:
         stopwatch: Callable[[], float],
         requests_served: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`files`: only the threads use it. `run_blocking`: the threads. `remove_later`: unlinks the files that a rewritten
-        segment has replaced, after the time that the log's settings give. `apply_retention`: deletes old segments of a log, which
-        waits while the log is being cleaned. DiskError. `requests_served`: how many requests of clients and fetches from leaders
-        this broker has handled; while there are some, the cleaner pauses between its slices."""
+        """`files`: only the threads use it. `run_blocking`: runs work on the threads. `remove_later`: unlinks the files that a
+        rewritten segment has replaced, after the time that the log's settings give. `apply_retention`: deletes old segments of a
+        log after its round, because retention waits while the log is being cleaned; raises `DiskError`. `requests_served`: how
+        many requests of clients and fetches from leaders this broker has handled; while the number grows fast, the cleaner pauses
+        between its slices."""
         self._log_dirs = log_dirs
         self._directory = directory
         self._failures = failures
@@ -134,13 +135,13 @@ class LogCleaner:
         self._wake = asyncio.Event()
         """Set, and replaced unless the cleaner stops, to end all pauses."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        """By the number of the thread. A surplus thread is removed when its round has ended."""
+        """The task of each thread, by the thread's number. A surplus thread is removed when its round has ended."""
         self._looked_at = 0.0
         self.metrics = CleanerMetrics()
         self.in_progress: dict[TopicIdPartition, LogToClean] = {}
         self.uncleanable: dict[TopicIdPartition, Uncleanable] = {}
 
-    # -- what others look at ------------------------------------------------------------------------------------------
+    # -- for metrics and health ---------------------------------------------------------------------------------------
 
     @property
     def dead_threads(self) -> int:
@@ -325,7 +326,8 @@ class _Round:
         self._read = self._written = 0
 
     async def run(self) -> None:
-        """CleaningAborted, BrokerError, DiskError."""
+        """Clean the log up to the end that its map of keys reaches. Raises `CleaningAborted`, `DiskError`, and `StrandlineError`
+        if the log cannot be cleaned (`DamagedBatch` if it is damaged)."""
         cleaner, log, plan_ = self._cleaner, self._log, self._plan
         began_at, size_before = cleaner._stopwatch(), log.size_bytes
         if log.first_dirty_offset and log.first_dirty_offset != plan_.first_dirty:
@@ -390,12 +392,13 @@ class _Round:
         if cleaned.removed_tombstones_end > log.tombstones_removed_below:
             log.tombstones_removed_below = cleaned.removed_tombstones_end
             await self._on_thread(self._cleaner._log_dirs.of(log).cleaner_checkpoint().write)
-            self._check_open()  # Whatever else ends the round does so after the replacement, which the bound has announced.
+            self._check_open()  # Any other reason ends the round after the replacement, which the written bound has announced.
         paths = log.replace_segments(group.old, cleaned, self._plan.truncations)
         self._cleaner._remove_later(log, paths)
 
     async def _note_clean(self, offset: int) -> None:
-        """The log is clean up to `offset`: all groups below it were rewritten, with a map of all dirty keys below it."""
+        """Record that the log is clean up to `offset`: all groups below it were rewritten, with a map of all dirty keys below
+        it."""
         log = self._log
         if offset > log.first_dirty_offset:
             lacked_tombstones = log.tombstones_removed_below > log.first_dirty_offset
@@ -407,7 +410,8 @@ class _Round:
     # -- slices -------------------------------------------------------------------------------------------------------
 
     async def _drive(self, steps: Iterator[int]) -> None:
-        """Do all steps, in slices on the thread. CleaningAborted if the log has changed, whatever the slice has raised."""
+        """Do all steps, in slices on the thread. Raises `CleaningAborted` if the log has changed, even if the slice has raised
+        another error."""
         cleaner, loop, is_done = self._cleaner, asyncio.get_running_loop(), False
         while not is_done:
             size = 0
@@ -425,8 +429,8 @@ class _Round:
             await self._pause(delay_s)
 
     async def _pause(self, seconds: float) -> None:
-        """Pause, and look often whether the round has ended: with a low rate limit a slice may be paid for in hours. Another rate
-        ends the pause."""
+        """Pause, and check every `LOOK_S` whether the log has changed: with a low rate limit, the pause after a slice may last
+        hours. A new rate ends the pause."""
         throttle = self._cleaner._throttle
         while seconds > 0 and throttle is self._cleaner._throttle:
             await self._cleaner._pause(min(seconds, LOOK_S))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Throttle:
-    """Says how long to wait after each step, so that the rate is kept on average."""
+    """Computes how long to wait after each step, so that the rate is kept on average."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
