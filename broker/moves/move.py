@@ -20,7 +20,7 @@ from strandline.protocol.partitions import TopicIdPartition
 
 
 class MoveState(Enum):
-    """The state of a move, which tells what the controller knows of it (see the module docstring)."""
+    """The state of a move: how far the controller and the broker have got (see the module docstring)."""
 
     NONE = "none"
     QUEUED = "queued"

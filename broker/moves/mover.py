@@ -93,12 +93,12 @@ class LogMover:
         self._run_blocking = run_blocking
         self._disk_work = DiskWork(run_blocking, on_disk_error)
         self._copies: dict[TopicIdPartition, _Copy] = {}
-        """In the order in which the moves began."""
+        """The moves, in the order in which they began."""
         self._timer: Timer | None = None
         """The timer of the next turn."""
         self._is_warming = False
         self._may_block_at: tuple[TopicIdPartition, int] | None = None
-        """A thread has brought this position of a log into the page cache."""
+        """The position of a log that a thread has brought into the page cache: reading there may block now."""
         self._is_stopped = False
         self._limits = LineLimits()
         self._throttle = ReplicationThrottle()
@@ -110,7 +110,7 @@ class LogMover:
         self.copied_bytes = 0
         """How many bytes the moves have copied."""
 
-    # -- what others look at ------------------------------------------------------------------------------------------
+    # -- for requests and metrics -------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -233,7 +233,7 @@ class LogMover:
             self._schedule(0.0)
 
     def use_rate(self, bytes_per_second: float) -> None:
-        """Copy at most so many bytes per second from now on."""
+        """Copy at most this many bytes per second from now on."""
         self.bytes_per_second = bytes_per_second
         self._throttle = ReplicationThrottle()
         self._schedule(0.0)
@@ -245,7 +245,7 @@ class LogMover:
     # -- turns --------------------------------------------------------------------------------------------------------
 
     def _schedule(self, delay_s: float) -> None:
-        """Take a turn after so long; at once if there is no delay."""
+        """Schedule the next turn. If one is scheduled already, a delay of 0 hurries it, and a longer delay changes nothing."""
         if not self._copies or self._is_stopped or (self._timer is not None and delay_s):
             return
         if self._timer is not None:
@@ -402,7 +402,7 @@ def _facts(log: Log) -> LogFacts:
 
 
 def _common_end(future: Log, current: Log) -> int:
-    """The offset up to which the two logs have the same history, by their leader epochs; -1 if the copy must begin anew."""
+    """The offset up to which the two logs have the same history, by their leader epochs; -1 if the copy must start over."""
     if current.first_dirty_offset > current.segments[0].base_offset or current.tombstones_removed_below:
         return -1
     end = min(future.log_end_offset, current.log_end_offset)
