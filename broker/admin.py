@@ -69,11 +69,11 @@ from strandline.protocol.rpc.server import Handler, ServerRequest
 
 FORWARD_TIMEOUT_MS = 30_000
 FORWARD_TIMEOUT_MS_MAX = 60_000
-"""The longest timeout of a forwarded request, whatever the client asks for, so that a broker without a controller responds in the
-end."""
+"""The longest timeout of a forwarded request, even if the client asks for more, so that a broker without a controller responds in
+the end."""
 MUTED_S_MAX = 1.0
-"""How long the connection of a client is muted whose request the controller has refused because of a quota. Such a quota may need
-hours, and the connection serves other requests, too."""
+"""The longest time for which a client's connection is muted after the controller has refused its request because of a quota. Such
+a quota may need hours, and the connection serves other requests, too."""
 OWN_IMAGE_WAIT_S = 5.0
 """How long a response waits until the broker's own image has the change. Then it is sent anyway, because the change is
 committed."""

@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_MS = 1000
 
 
 class BrokerTarget(NamedTuple):
-    """One registration of a broker, and where it listens."""
+    """One registration of a broker: its address and its broker epoch."""
 
     host: str
     port: int

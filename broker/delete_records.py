@@ -1,4 +1,4 @@
-"""Serving DeleteRecords: a leader moves its log start up, so that the records below it cannot be read any more (KIP-107).
+"""Serving DeleteRecords: a leader moves its log start up, so that the records below it can no longer be read (KIP-107).
 
     before_offset                          answer
     -1                                     the same as for the high watermark
@@ -9,10 +9,10 @@
     an internal topic, the metadata log    INVALID_TOPIC_EXCEPTION
     cleanup.policy is `compact` alone      POLICY_VIOLATION: the newest value of a key may be old, and must stay
 
-The leader moves its log start at once. Each follower learns it from a fetch response, moves its own, and names it in its next
+The leader moves its log start at once. Each follower receives it in a fetch response, moves its own, and names it in its next
 fetch. The request waits for the low watermark, which is the smallest log start of the replicas that are alive, so that no later
-leader shows the records again. If the time of the request ends first, the answer is REQUEST_TIMED_OUT, although the leader has
-deleted the records. A follower that is down moves its log start after its return.
+leader shows the records again. If the request times out first, the answer is REQUEST_TIMED_OUT, although the leader has deleted
+the records. A follower that is down moves its log start after its return.
 
 The request also waits until the leader's log start is on its disk (`log_start_saver.py`). The segments below it are removed by
 the next round of retention.
@@ -42,7 +42,7 @@ from strandline.storage.files import DiskError
 from strandline.storage.log.log_config import LogConfig
 
 HIGH_WATERMARK = -1
-"""As `before_offset`: delete everything that is committed."""
+"""The `before_offset` that deletes all committed records."""
 
 
 class DelayedDeleteRecords(DelayedOperation):

@@ -84,6 +84,6 @@ class WorkThreads:
         before.shutdown(wait=False)
 
     def stop(self) -> None:
-        """Drop the work that has not begun, and call no `then` any more. Does not wait."""
+        """Drop the work that has not begun, and call no further `then`. Does not wait for work in progress."""
         self._is_stopped = True
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""A broker's present configuration: its file, overridden by the values that were set while it runs.
+"""A broker's current configuration: its file, overridden by the values that were set while it runs.
 
     value of one broker  >  value of all brokers  >  the broker's file  >  default
 

@@ -44,9 +44,9 @@ class LogManagerTasks:
 
     async def recover(self) -> None:
         """Open every log on the disks, before the broker registers. After a crash each log scans its tail, which may take long.
-        A directory that fails is offline. Raises `DiskError` if all have failed.
+        A directory that fails goes offline. Raises `DiskError` if all have failed.
 
-        It runs on a thread, so that a SIGTERM is handled meanwhile; then no further log is opened."""
+        A thread opens the logs, so that SIGTERM is handled meanwhile; after a SIGTERM no further log is opened."""
         work = asyncio.get_running_loop().run_in_executor(None, self._open_all)
         try:
             await asyncio.shield(work)

@@ -15,7 +15,7 @@ from strandline.storage.directory.log_dirs import LogDirs
 
 
 class LogStartSaver:
-    """Writes the log starts of all logs, one write at a time. Moves during a write share the next one."""
+    """Writes the log starts of all logs, one write at a time. Log starts that move during a write share the next one."""
 
     def __init__(self, log_dirs: LogDirs, disk_work: DiskWork) -> None:
         self._log_dirs = log_dirs

@@ -2,7 +2,7 @@
 
 A delta is applied in this order: deletions first (a topic of the same name may be created again), then configurations, then the
 partitions that this broker leads, then those that it follows. A partition's fetcher is stopped before the broker leads it, and
-starts over only when the leader epoch advanced. Last, the leaders look at the brokers that were fenced or unfenced.
+starts over only when the leader epoch advanced. Last, the leaders take account of brokers that were fenced or unfenced.
 
 A delta may bring thousands of new partitions (a topic, a reassignment), whose logs take seconds to create. So they are created
 in slices, between which the event loop serves requests. A request for a partition that is not created yet is refused as if this
@@ -197,7 +197,7 @@ class MetadataApplier:
             self._take_role(delta, key, registration, self._follow)
 
     def _without_rest(self, leaders: list[Registered], followers: list[Registered]) -> tuple[list[Registered], list[Registered]]:
-        """The given partitions without the new ones beyond `NEW_PER_SLICE`, which go to `_rest` for later slices."""
+        """The given partitions without the new ones beyond `NEW_PER_SLICE`, which are added to `_rest` for later slices."""
         roles = [*((*each, self._lead) for each in leaders), *((*each, self._follow) for each in followers)]
         new = [role for role in roles if role[0] not in self._directory.partitions]
         self._rest.extend(new[NEW_PER_SLICE:])
@@ -208,7 +208,7 @@ class MetadataApplier:
 
     def _take_role(self, delta: MetadataDelta, key: TopicIdPartition, registration: PartitionRegistration, take: Take) -> None:
         """Give a partition its role, unless its log directory is offline or fails. If its log cannot be opened, that is logged,
-        and the other partitions take theirs."""
+        and the other partitions still get their roles."""
         if self._log_dirs.has_offline and self._is_offline(delta, key):
             self._directory.offline[key] = None
             return
@@ -293,8 +293,8 @@ class MetadataApplier:
         return broker_id in registration.adding_replicas and not had_a_log
 
     def _is_offline(self, delta: MetadataDelta, key: TopicIdPartition) -> bool:
-        """Whether the partition's log is, or may be, in an offline directory. It cannot be there if the partition came to this
-        broker while this process ran."""
+        """Whether the partition's log is, or may be, in an offline directory. It cannot be there if the partition was assigned to
+        this broker while this process ran."""
         if key in self._directory.partitions or key in self._directory.offline:
             return key in self._directory.offline
         before, registration = delta.before.partition(key), delta.image.partition(key)
@@ -369,7 +369,7 @@ class MetadataApplier:
     def _on_brokers_changed(self, changed: list[int]) -> None:
         """Raise high watermarks that no longer wait for a fenced follower, and propose unfenced followers for the ISR.
 
-        An unfenced follower may have caught up before this broker learned that it is active, and its next fetch may be a long
+        An unfenced follower may have caught up before the metadata here showed it as active, and its next fetch may be a long
         poll away.
         """
         for partition in self._directory.partitions.values():

@@ -45,7 +45,7 @@ class TopicMetrics:
         self.replication_bytes_out = 0
         """Bytes of records sent to followers."""
         self.produces = 0
-        """Partitions of Produce requests, as is `failed_produces`."""
+        """Partitions of Produce requests. `failed_produces` counts those that failed."""
         self.failed_produces = 0
         self.fetches = 0
         """Reads of the log for fetches, and the partitions of Fetch responses that have an error (`failed_fetches`)."""
@@ -61,9 +61,9 @@ class BrokerMetrics:
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicMetrics] = {}
-        """By topic name. A topic that is created again under the same name starts at zero."""
+        """The counters of each topic, by its name. A topic that is created again under the same name starts at zero."""
         self.departed = TopicMetrics()
-        """Sum of the topics that are not on this broker any more, and of the requests that failed because their topic is not
+        """Sum of the topics that are no longer on this broker, and of the requests that failed because their topic is not
         here."""
         self.isr_shrinks = 0
         self.isr_expands = 0

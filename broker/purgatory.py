@@ -1,7 +1,7 @@
 """The purgatory: requests that wait for a condition to become true, or for their timeout.
 
 An operation has a condition (checked by its owner), a deadline, and a completion that happens exactly once. The first of three
-events completes it: its condition, its deadline, or the end of its partition. The other two find it completed.
+events completes it: its condition, its deadline, or the end of its partition. The other two then have no effect.
 
 Costs, because a busy broker parks every `acks=all` produce here:
 
@@ -229,7 +229,8 @@ class WatermarkWatchers:
     def reach(self, watermark: int, leader_epoch: int) -> int:
         """Complete the waiters whose offset the watermark of this leader epoch has reached; returns how many.
 
-        Waiters of earlier epochs fail with NOT_LEADER_OR_FOLLOWER: their records may have been truncated; a retry finds out."""
+        Waiters of earlier epochs fail with NOT_LEADER_OR_FOLLOWER, because their records may have been truncated. The client's
+        retry finds out."""
         if leader_epoch != self.leader_epoch:
             self._begin_epoch(leader_epoch)
         if self._ended:

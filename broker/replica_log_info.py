@@ -1,7 +1,7 @@
 """Serving GetReplicaLogInfo: where the logs of replicas on this broker end (KIP-966).
 
 The controller asks before an unclean election, and `strandline recover` asks for an operator. The answer may be used only for a
-partition without a leader, whose log does not change meanwhile. For a replica whose log is offline or damaged it has
+partition without a leader, whose log does not change meanwhile. For a replica whose log is offline or damaged, the answer is
 KAFKA_STORAGE_ERROR: such a replica must not be elected.
 """
 

@@ -36,14 +36,14 @@ class ReplicaConfig:
     """The settings of the replicas and their requests, named after Kafka's keys."""
 
     replica_lag_time_max_ms: int = 10_000
-    """A follower that has not been caught up for so long leaves the ISR."""
+    """A follower that has not been caught up for this long leaves the ISR."""
     fetch_max_bytes: int = 55 << 20
-    """The largest fetch response, whatever a request says; a single batch may exceed it."""
+    """The largest fetch response, even if a request allows more; a single batch may exceed it."""
     max_incremental_fetch_session_cache_slots: int = 1000
     replica_alter_log_dirs_io_max_bytes_per_second: float = float("inf")
-    """The rate at which replicas are copied to other log directories of this broker."""
+    """The largest rate at which replicas are copied to other log directories of this broker."""
     producer_id_expiration_ms: int = 86_400_000
-    """The state of a producer without a name is dropped after so long a silence."""
+    """The state of a producer without a name is dropped if it has sent nothing for this long."""
     replica_selector_class: str | None = None
     """Selects the replica that a consumer with a rack reads from (`fetch/replica_selector.py`); None: always the leader."""
     topic_defaults: dict[str, Any] | None = None
