@@ -1,13 +1,13 @@
-"""An authority of one's own: makes and renews certificates for nodes and users.
+"""A certificate authority of one's own: issues and renews certificates for nodes and users.
 
     DIR/ca.pem            the authority's certificate, which every node and every client trusts
-    DIR/ca.key            its key: whoever has it can make a certificate for any node or user. Keep it where certificates are made
+    DIR/ca.key            its key, which can sign a certificate for any node or user. Keep it only where certificates are issued
     DIR/NAME.pem          the key and the certificate of a node or a user
     DIR/NAME.properties   the file for clients of a user: Kafka's client properties
 
-Keys are on the curve P-256. A node's certificate names the hosts under which others reach it, and serves at both ends of a
-connection; a user's serves clients only. Files with keys can be read by their owner only. A name that exists is not overwritten,
-because a running node may use it; `renew` replaces its file in one step, and the node notices that.
+Keys are on the curve P-256. A node's certificate names the hosts under which clients and other nodes reach it, and is valid for
+both ends of a connection; a user's certificate is valid for clients only. Files with keys can be read by their owner only. A name
+that exists is not overwritten, because a running node may use it; `renew` replaces its file in one step, and the node reloads it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 CA, CA_KEY = "ca.pem", "ca.key"
 CA_DAYS, DAYS = 3650, 365
 _BACKDATED = datetime.timedelta(hours=1)
-"""For nodes whose clocks are behind."""
+"""Certificates become valid this long before they are issued, for nodes whose clocks are behind."""
 _COMMON_NAME_MAX = 64
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 
 
 class Certificate(NamedTuple):
-    """What a certificate file says."""
+    """The facts in a certificate file."""
 
     path: Path
     name: str

@@ -1,8 +1,8 @@
-"""Reads the files of a node's security again when they change: certificates, authorities, users.
+"""Reloads the files of a node's security when they change: certificates, authorities, users.
 
-Certificates expire, and are renewed by programs that only write files. A process looks every few seconds, and at once after a
-SIGHUP. The look and the reading happen in a thread. Files that cannot be used are reported, and what was read before stays in
-use; they are not read again until they change once more.
+Certificates expire, and are renewed by programs that only write files. A node checks its files every few seconds, and reloads
+them at once after a SIGHUP. Both happen in a thread. A file that cannot be used is logged, and its previous content stays in use;
+it is not read again until a file changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTERVAL_S = 3.0
 
 
 class FileWatch:
-    """The look-out for one node."""
+    """Watches the files of one node, from `start` until `stop`."""
 
     def __init__(self, security: NodeSecurity) -> None:
         self._security = security
@@ -29,12 +29,12 @@ class FileWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look. A node whose listeners have no files does not look."""
+        """Begin to watch. Does nothing if the node's security has no files."""
         if self._security.has_files:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="file-watch")
 
     def stop(self) -> None:
-        """End it."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
 

@@ -1,12 +1,12 @@
-"""How this process reaches the clusters that it talks to: the security settings by the clusters' addresses.
+"""How this process connects to its clusters: remembers the security settings by the address of the cluster.
 
-A command has one option for the address and one for the client configuration. Between the option and the client there are many
-functions that pass the address on, so the settings are remembered beside it:
+A command has one option for the address and one for the client configuration. Many functions pass the address on, from the option
+to the client, so the settings are remembered by the address and need not be passed:
 
     remember(bootstrap, security)            where the command line is read
-    Admin(**reach(bootstrap), ...)           where a client is made
+    Admin(**reach(bootstrap), ...)           where a client is created
 
-A cluster of which nothing is remembered is reached in plaintext.
+Without remembered settings, a cluster is reached in plaintext.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _files: dict[str, str] = {}
 
 
 def remember(bootstrap: str, security: ClientSecurity, file: str | None = None) -> None:
-    """From now on, clients of this process reach the cluster in this way. `file`: the client properties that say so."""
+    """From now on, clients of this process connect to the cluster with these settings. `file`: the client properties that have
+    them."""
     _security[bootstrap] = security
     if file is not None:
         _files[bootstrap] = file
 
 
 def forget(bootstrap: str) -> None:
-    """The cluster at this address has ended: another one may get its ports."""
+    """Forget the settings of a cluster that has ended: another cluster may get its ports."""
     _security.pop(bootstrap, None)
     _files.pop(bootstrap, None)
 
@@ -47,14 +48,15 @@ def reach(bootstrap: str) -> Reach:
 
 
 def is_filtered(bootstrap: str) -> bool:
-    """Whether the user logs in to the cluster at this address, and so learns only of what they may describe."""
+    """Whether the cluster at this address has security settings: then it shows the user only what they may describe."""
     from strandline.protocol.security.client_security import NO_SECURITY
 
     return security_of(bootstrap) != NO_SECURITY
 
 
 def describable(what: str, bootstrap: str) -> str:
-    """A text that says that the cluster has no topics, or no groups, ..., with the limit of what the user learns."""
+    """`what`, a sentence that the cluster has no topics, or no groups, ...; limited to what this user may describe, if the
+    cluster shows only that."""
     return f"{what} that this user may describe" if is_filtered(bootstrap) else what
 
 

@@ -22,7 +22,8 @@ PASSWORD_BYTES = 18
 
 
 def add_user(folder: Path, name: str) -> Path:
-    """Make a password for this user, and return the path of its file. UsageError if the user exists, or could not log in."""
+    """Create a user with a random password; returns the path of the password's file. UsageError if the user exists, or if the
+    name cannot be that of a user."""
     check_name(name)
     path, users_path = path_of(folder, name).with_suffix(".password"), folder / USERS
     try:

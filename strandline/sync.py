@@ -2,7 +2,7 @@
 
     from strandline.sync import Admin, Consumer, Producer, Table
 
-What they take, what they return and what they raise is imported from `strandline`, as for the clients for asyncio.
+Types of parameters and results, and errors, are imported from `strandline`, as for the clients for asyncio.
 """
 
 from strandline.client.sync import Admin, Consumer, Producer, Receipt, Receipts, Table, TableChanges

@@ -31,7 +31,7 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What the configuration of a broker says about access."""
+    """The access settings in a broker's configuration. `is_known` is False if no broker reported them."""
 
     super_users: str | None
     allow_everyone_if_no_acl_found: bool = False
@@ -46,7 +46,7 @@ class _Image:
 
 
 async def rules_of_nodes(admin: Admin) -> NodeRules:
-    """What the configuration of a broker that answers says."""
+    """The access settings of the first broker that is not fenced; not known if it does not report them."""
     try:
         for broker in (await admin.describe_cluster(timeout_ms=TIMEOUT_MS)).brokers:
             if broker.is_fenced:

@@ -1,6 +1,6 @@
 """The access rules that the options of `strandline acl` describe. Pure.
 
-`--producer`, `--consumer` and `--idempotent` stand for the rules that kafka-acls.sh makes of them:
+`--producer`, `--consumer` and `--idempotent` stand for the rules that kafka-acls.sh creates for them:
 
     --producer     WRITE, DESCRIBE, CREATE on the topics; WRITE, DESCRIBE on the transactional ids
     --consumer     READ, DESCRIBE on the topics; READ on the groups
@@ -48,7 +48,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What `acl add` was told."""
+    """The options of `acl add`."""
 
     principal: str
     resources: Resources
@@ -111,8 +111,8 @@ def filters_of(
     is_denied: bool = False,
     matches: bool = False,
 ) -> list[AclFilter]:
-    """What selects the rules for `acl list` and `acl remove`. Without a resource, the rules of all. `matches`: also the rules of
-    prefixes and of `*` that apply to the named resources."""
+    """The filters of `acl list` and `acl remove`. If no resource is named, they select the rules of all resources. `matches`:
+    they also select the rules of prefixes and of `*` that apply to the named resources."""
     who = None if principal is None else checked_principal(principal)
     named: list[tuple[str | None, str | None]] = [*resources.named()] or [(None, None)]
     wanted: list[str | None] = [checked_operation(name) for name in operations] or [None]

@@ -1,4 +1,4 @@
-"""What a partition holds, counted from its batches by column. Pure."""
+"""Counts the contents of a partition (records, keys, sizes, gaps), from the columns of its batches. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Analysis:
 
     start_offset: int
     end_offset: int
-    """Where the analysis shall end: the high watermark when it began."""
+    """The offset at which the analysis ends: the high watermark when it began."""
     next_offset: int = -1
     records: int = 0
     batches: int = 0
@@ -55,7 +55,7 @@ class Analysis:
         return self.key_bytes + self.value_bytes + self.header_bytes
 
     def add(self, batch: FetchedBatch) -> None:
-        """Count the rows of a batch, which follows the one before. Rows behind the end are not counted."""
+        """Count the rows of the next batch. Rows at or after `end_offset` are not counted."""
         batch = batch.clip(self.next_offset, self.end_offset)
         if len(batch):
             self.batches += 1

@@ -54,7 +54,7 @@ async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bo
         plan = plan_drain(situation.replicas, situation.others(broker_id), broker_id)
         if not only_plan:
             await admin.alter_configs("broker", broker_id, {"broker.draining": True})
-            situation = await look(admin)  # no topic that was created meanwhile is left out
+            situation = await look(admin)  # again, because a topic may have been created before the broker was marked as draining
             plan = plan_drain(situation.replicas, situation.others(broker_id), broker_id)
         moves = await moves_of(admin, situation, plan)
         led = [tp for tp in plan if situation.leaders[tp] == broker_id]
@@ -63,7 +63,7 @@ async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bo
             moves = [move for move in moves if move.tp not in started.skipped]
             led = [tp for tp in led if tp not in started.skipped]
             if led:
-                await admin.elect_leaders(led)  # the leaders move now, and the replicas when they are copied
+                await admin.elect_leaders(led)  # the leaders move now; the replicas move when the new ones have caught up
             started.check()
     document = {
         "broker_id": broker_id,
@@ -97,7 +97,7 @@ def undrain(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Out
 
 
 async def _undrain(bootstrap: str, broker_id: int) -> tuple[int, int]:
-    """How many moves were cancelled, and how many replicas the broker has now."""
+    """Returns the number of cancelled moves, and the number of replicas that the broker has now."""
     from strandline.cli.moves import look, start
     from strandline.client import Admin
 

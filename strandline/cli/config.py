@@ -158,7 +158,8 @@ async def ask(bootstrap: str, resource: Resource) -> Found:
 async def ask_with(admin: Admin, resource: Resource) -> Found:
     """The configuration of a resource. Brokers list the keys of the cluster that were set; the others have their defaults.
 
-    Only a broker itself knows its file. If it does not answer, the values that the cluster keeps for all brokers are left."""
+    Only the broker itself knows the values in its file. If it does not answer, the result has the values for all brokers, which
+    any broker knows, and a `problem`."""
     if resource.kind in ("topic", "group"):
         return Found(await admin.describe_configs(resource.kind, resource.name, timeout_ms=TIMEOUT_MS))
     if not resource.name:

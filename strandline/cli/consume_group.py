@@ -18,8 +18,8 @@ POLL_MS = 500
 
 
 async def consume_in_group(job: Job) -> None:
-    """Print what the group has not read yet, and commit what was printed. What an interrupt finds uncommitted is printed again by
-    the next member, so nothing is skipped."""
+    """Print the records that the group has not read yet, and commit their offsets after they are printed. So an interrupt skips
+    no record: the next member prints the uncommitted ones again."""
     from strandline.client import Consumer
 
     quiet_client()

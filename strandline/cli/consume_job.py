@@ -15,7 +15,7 @@ RecordWriter = Callable[["ConsumerRecord"], bytes]
 
 
 class Job(NamedTuple):
-    """What to print, from where, and how."""
+    """The records to print, the offsets to start from, and the output format."""
 
     bootstrap: str
     topic: str

@@ -1,8 +1,8 @@
-"""Where `strandline consume` begins and ends in each partition, learned from the leaders.
+"""Looks up, at the leaders, the offsets at which `strandline consume` begins and ends in each partition.
 
 A partition whose leader does not answer delays none of the others: they are read while the leader is asked again. With
-`exit_at_end`, such a partition is given up after a while and counts as missing, and so does one that stalls on its way to the
-end."""
+`exit_at_end`, such a partition is given up after a while and counts as missing. So does a partition that stalls before its end.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 EARLIEST, LATEST = -2, -1
 LOOK_MS = 2000
-"""How long one round waits for the leaders."""
+"""How long one request for offsets waits for the leaders."""
 RETRY_S = 0.2
 GIVE_UP_S = 10.0
-"""A fail-over takes less. A partition whose leader has not answered by then, or has sent nothing for so long, is missing."""
+"""Longer than a fail-over. A partition is missing if its leader has not answered after this time, or has sent nothing for it."""
 NAMED_MAX = 4
 """At most this many partitions are named in a note; more are counted."""
 
@@ -32,24 +32,24 @@ Answers = dict["TopicPartition", "OffsetAndTimestamp | None"]
 
 
 class Places:
-    """The partitions of one command. `begin` learns where most of them begin, and the rest is learned until `close`."""
+    """The partitions of one command. `begin` asks each leader once; a task asks the silent leaders again, until `close`."""
 
     def __init__(self, consumer: Consumer, admin: Admin, job: Job, tps: list[TopicPartition]) -> None:
         self._consumer = consumer
         self._admin = admin
         self._job = job
         self._unknown = dict.fromkeys(tps)
-        """Those whose leaders have not answered yet. They are assigned and paused."""
+        """Partitions whose leaders have not answered yet. They are assigned and paused."""
         self._learner: asyncio.Task[None] | None = None
         self._first: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
-        """Where each ended when its leader answered."""
+        """The end of each partition when its leader answered."""
         self.left: dict[TopicPartition, None] = {}
-        """With `exit_at_end`, those that are not read to their end."""
+        """With `exit_at_end`, the partitions that are not yet read to their end."""
         self.missing: list[TopicPartition] = []
-        """With `exit_at_end`, those that were given up."""
+        """With `exit_at_end`, the partitions that were given up."""
         self.reason = ""
-        """Why the first of them was given up."""
+        """Why the first missing partition was given up."""
 
     @property
     def are_done(self) -> bool:
@@ -72,7 +72,8 @@ class Places:
                 await self._learner
 
     async def on_polled(self, idle_s: float) -> None:
-        """The consumer has returned what it has. `idle_s`: for how long it has returned nothing."""
+        """Called after each poll: note the partitions that are read to their end, and give up stalled ones. `idle_s`: for how
+        many seconds the consumer has returned nothing."""
         if not self._job.exit_at_end:
             return
         for tp in list(self.left):
@@ -139,7 +140,7 @@ class Places:
                 return self.ends[tp]
 
     def _begin(self, tp: TopicPartition, wanted: int) -> bool:
-        """Read the partition from this offset on, or from the nearest one of the log. Returns whether it had to be moved."""
+        """Read the partition from this offset on, or from the nearest offset in the log. Returns True if that is another one."""
         moved = min(max(wanted, self._first[tp]), self.ends[tp])
         self._consumer.seek(tp, moved)
         self._consumer.resume(tp)

@@ -1,6 +1,6 @@
-"""Which cluster a command talks to: an address, or the name of a cluster in the user's configuration file.
+"""Chooses the cluster of a command: by its address, or by its name in the user's configuration file.
 
-The first of these that is there counts:
+The first of these that exists counts:
 
     --bootstrap or --context                      options
     STRANDLINE_BOOTSTRAP or STRANDLINE_CONTEXT    the environment; the address before the name
@@ -17,9 +17,9 @@ The file is `strandline/config.toml` in the folder that XDG_CONFIG_HOME names, o
     bootstrap = "b1:9092,b2:9092"
     client_config = "prod.properties"
 
-How a command authenticates itself, and the brokers, is in a file of Kafka's client properties, of which the first counts that is
-there: --client-config, that of a --context, STRANDLINE_CLIENT_CONFIG, that of the cluster that the rules above have chosen (a
-context, or the local cluster's cluster.json). A relative path in a file is relative to the folder of that file.
+A file of Kafka's client properties says how a command authenticates itself and the brokers. The first of these that exists
+counts: --client-config, the file of a --context, STRANDLINE_CLIENT_CONFIG, the file of the cluster that the rules above have
+chosen (a context, or the local cluster's cluster.json). A relative path in a file is relative to the folder of that file.
 
 A context may have further keys. Commands that do not know a key keep it when they write the file.
 """
@@ -42,15 +42,15 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE, CONTEXT_VARIABLE = "STRANDLINE_BOOTSTRAP", "STRANDLINE_CONTEXT"
 CLIENT_CONFIG_VARIABLE = "STRANDLINE_CLIENT_CONFIG"
 CLIENT_CONFIG = "client_config"
-"""The key in a context and in cluster.json."""
+"""The key, in a context and in cluster.json, with the path of the client properties."""
 LOCAL_STATES = ("cluster.json", "cluster/cluster.json")
-"""Where the state of a local cluster lies, seen from the current folder."""
+"""Possible paths of a local cluster's state, relative to the current folder."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CHOSEN, _CHOSEN_CONFIG = "strandline.context", "strandline.client_config"
 
 
 class Choice(NamedTuple):
-    """The address of a cluster, and where it comes from, as the end of a sentence."""
+    """The address of a cluster. `origin`: the source of the address, as the end of a sentence."""
 
     bootstrap: str
     origin: str

@@ -16,7 +16,7 @@ app = new_app()
 
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 LINE_WIDTH = 100
-"""Of sentences where there is no terminal."""
+"""The width of sentences if there is no terminal, in characters."""
 MARKS = {Level.ok: "ok", Level.note: "note", Level.warning: "warning", Level.problem: "PROBLEM"}
 
 

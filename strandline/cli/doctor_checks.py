@@ -126,7 +126,8 @@ def _listeners(facts: Facts) -> Iterator[Finding]:
 
 
 def _kafka(facts: Facts) -> Iterator[Finding]:
-    """The addresses that Kafka's clients use. These may live elsewhere, so one that is out of reach from here is only noted."""
+    """The addresses that Kafka's clients use. Such clients may run on other machines, so an address that this machine cannot
+    reach is only noted."""
     if facts.cluster is None:
         return
     remote = any(not _is_local(port.address) for port in facts.bootstrap if port.is_good)

@@ -1,5 +1,4 @@
-"""What `strandline doctor` finds out about a cluster, before it judges. Plain data: a fact that could not be found out is
-None."""
+"""The facts that `strandline doctor` collects about a cluster, before it judges them. Plain data: an unknown fact is None."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ class Port:
     is_open: bool = False
     """Whether something accepts connections there."""
     error: str = ""
-    """Why it is of no use; empty if a node of Strandline answers."""
+    """Why the address is of no use; empty if a node of Strandline answers."""
     speaks: str = ""
     """The protocol of another server that was recognised: HTTP, TLS, Kafka, or what it said first."""
     role: str = ""
@@ -47,7 +46,7 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Clock:
     """The clock of a node compared with that of this machine: ahead by at least `least_s` and at most `most_s`; negative: behind.
-    HTTP tells the time in whole seconds, so the bounds are a second apart."""
+    HTTP's Date has whole seconds, so the bounds are more than a second apart."""
 
     least_s: float
     most_s: float
@@ -60,17 +59,17 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class NodePage:
-    """What the HTTP of a broker says. `error`: why it says nothing."""
+    """The responses of a broker's HTTP port. `error`: why there are none."""
 
     address: str
     error: str = ""
     clock: Clock | None = None
     version: str = ""
     free_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By log directory."""
+    """Log directory -> free bytes on its disk."""
     total_bytes: Mapping[str, int] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
-    """The checks of its readiness that it does not pass."""
+    """The readiness checks that the broker does not pass."""
     warnings: tuple[str, ...] = ()
 
 
@@ -79,11 +78,11 @@ class Facts:
     client_version: str
     bootstrap: list[Port]
     advertised: dict[int, Port] = field(default_factory=dict)
-    """By broker."""
+    """Broker -> the address that it advertises to Strandline's clients."""
     kafka: dict[int, list[Port]] = field(default_factory=dict)
-    """By broker: the addresses that it advertises to Kafka's clients. Only whether something accepts connections there."""
+    """Broker -> the addresses that it advertises to Kafka's clients. Only known: whether something accepts connections there."""
     voters: dict[int, Port] = field(default_factory=dict)
-    """By controller."""
+    """Controller -> its address."""
     cluster: ClusterDescription | None = None
     cluster_error: str = ""
     quorum: QuorumDescription | None = None
@@ -91,14 +90,14 @@ class Facts:
     topics: Sequence[TopicDescription] | None = None
     topic_configs: dict[str, list[ConfigEntry]] = field(default_factory=dict)
     broker_configs: dict[int, list[ConfigEntry] | None] = field(default_factory=dict)
-    """By broker; None if it did not answer."""
+    """Broker -> its configuration; None if it did not answer."""
     log_dirs: dict[int, Sequence[LogDirDescription] | None] = field(default_factory=dict)
-    """By broker; None if it did not answer."""
+    """Broker -> its log directories; None if it did not answer."""
     unclean_elections: Sequence[UncleanElection] = ()
     pages: dict[int, NodePage] = field(default_factory=dict)
-    """By broker, for those whose HTTP address is known."""
+    """Broker -> the responses of its HTTP port, for brokers whose HTTP address is known."""
     denied: dict[str, str] = field(default_factory=dict)
-    """By question that the cluster refuses to answer ("quorum", "configuration", ...): the right that the user lacks, as a
+    """Question that the cluster refuses to answer ("quorum", "configuration", ...) -> the right that the user lacks, as a
     sentence."""
     is_filtered: bool = False
     """Whether the cluster shows the user only what they may describe."""

@@ -1,4 +1,4 @@
-"""Collects the facts for `strandline doctor`. Each question has a short time limit of its own, and none holds up the others."""
+"""Collects the facts for `strandline doctor`. Each request has a short time limit of its own, and none delays the others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _look_with_admin(facts: Facts, bootstrap: str) -> None:
 
 
 async def _or_none(facts: Facts, about: str, question: Coroutine[Any, Any, T]) -> T | None:
-    """The answer; None if there is none. If the user lacks the right to ask, `facts.denied` says so."""
+    """The answer; None if there is none. If the user lacks the right to ask, the missing right is added to `facts.denied`."""
     from strandline.client import AuthorizationFailed
 
     try:
@@ -97,7 +97,8 @@ async def _pages(facts: Facts) -> None:
 
 
 def _http_address(host: str, listener: str) -> str:
-    """The address of a broker's HTTP: one that listens everywhere is asked where it advertises itself."""
+    """The address of a broker's HTTP port. If it listens on all addresses, this is `host`, under which the broker advertises
+    itself."""
     own, _, port = listener.rpartition(":")
     return f"{host if own.strip('[]') in EVERYWHERE else own}:{port}"
 
@@ -127,7 +128,7 @@ async def _control(facts: Facts, admin: Admin) -> None:
 
 
 def node_page(address: str) -> NodePage:
-    """What a node's HTTP says. Blocking, for at most twice the time limit; never raises."""
+    """The responses of a node's HTTP port. Blocks, at most for twice the time limit; never raises."""
     try:
         before = time.time()
         _, headers, body = probe.exchange(address, "/health/ready", PAGE_TIMEOUT_S)

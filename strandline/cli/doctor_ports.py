@@ -16,7 +16,7 @@ from strandline.protocol.rpc.resolver import look_up
 from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 TIMEOUT_S = 2.0
-"""For each step. Short, because a person waits."""
+"""Time limit of each step. Short, because a person waits."""
 LISTEN_S = 0.3
 """How long a server that speaks first, such as SSH, is listened to."""
 

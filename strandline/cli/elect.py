@@ -102,8 +102,8 @@ def _unclean_json(result: ElectionResult, report: UncleanElection | None) -> dic
 async def _ask_unclean(
     bootstrap: str, place: tuple[str, int] | None
 ) -> tuple[list[ElectionResult], dict[TopicPartition, UncleanElection]]:
-    """Elect uncleanly, and return the reports of these elections as well. A partition that had no leader, and has one now without
-    having needed an election, got it by a first attempt of which the answer was lost."""
+    """Elect uncleanly; return the results, and the reports of these elections. If a partition had no leader before and needs no
+    election now, an earlier attempt, whose response was lost, has elected its leader: its report is returned, too."""
     from strandline.cli.recover import reports_after
     from strandline.client import Admin, ElectionResult
     from strandline.protocol.errors import ErrorCode

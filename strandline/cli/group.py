@@ -129,7 +129,7 @@ def _described(found: list[GroupState], remarks: list[str], members: bool, state
 
 
 async def _ask(bootstrap: str, group_ids: list[str] | None) -> tuple[list[GroupState], list[str]]:
-    """These groups, or all; and what is not known about which groups there are."""
+    """The states of these groups, or of all; and a sentence for each reason why the list of groups may be incomplete."""
     from strandline.client import Admin
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
@@ -141,7 +141,7 @@ async def _ask(bootstrap: str, group_ids: list[str] | None) -> tuple[list[GroupS
 
 
 async def states_of(admin: Admin, group_ids: Iterable[str]) -> list[GroupState]:
-    """These groups, in their order."""
+    """The states of these groups, in the order of `group_ids`."""
     ids = list(group_ids)
     if not ids:
         return []

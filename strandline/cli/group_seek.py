@@ -36,13 +36,13 @@ COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "LAG")
 
 
 class Shift(NamedTuple):
-    """So many offsets forward; backward if negative."""
+    """The committed offset plus `by`, which may be negative."""
 
     by: int
 
 
 class Current(NamedTuple):
-    """Where the group is."""
+    """The committed offset itself."""
 
 
 Target = Start | Shift | Current
@@ -56,7 +56,7 @@ class Seek(NamedTuple):
     tp: TopicPartition
     current: int | None
     wanted: int | None
-    """As the target says, before it is moved into the log."""
+    """The offset that the target names; it may lie outside of the log, unlike `new`."""
     new: int | None
     end: int | None
 
@@ -149,7 +149,7 @@ def _check_together(to: str | None, topics: Sequence[str] | None, from_file: Pat
 
 
 def _print_csv(view: View, offsets: Mapping[TopicPartition, int], output: Form) -> None:
-    """The offsets as lines of a file, or the document if that was asked for; and the remarks of the view."""
+    """Print the offsets as lines of a CSV file, or the document with -o json or yaml; then the remarks of the view."""
     if output not in (Form.json, Form.yaml):
         print(csv_text({(tp.topic, tp.partition): offset for tp, offset in offsets.items()}), flush=True)
         view = View(None, (), view.remarks, view.code)
@@ -191,7 +191,7 @@ def _by_topic(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 
 
 async def _plan(bootstrap: str, group: str, targets: Target | Mapping[tuple[str, int], int], chosen: Chosen) -> list[Seek]:
-    """`targets`: one for all partitions, or the offset of each."""
+    """The new offset of each chosen partition. `targets`: one target for all partitions, or the offset of each."""
     from strandline.client import Admin
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:

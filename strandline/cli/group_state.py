@@ -1,4 +1,4 @@
-"""What the commands of `strandline group` show of a group: its partitions with offsets, lag and owners. Pure."""
+"""The view of a group that the commands of `strandline group` print: its partitions with offsets, lag and owners. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATE_COLUMNS = ("GROUP", "COORDINATOR", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBE
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition that a group has an offset for, or a member of it reads."""
+    """A partition for which a group has a committed offset, or which one of its members reads."""
 
     tp: TopicPartition
     lag: PartitionLag | None
@@ -61,7 +61,7 @@ class GroupState:
 
     @property
     def problems(self) -> list[str]:
-        """What is not known of the group."""
+        """Sentences about what is not known of the group."""
         if not self.exists:
             return [f"there is no group {self.group_id}"]
         errors = [error for error in (self.description.error, self.lag.error) if error is not None]

@@ -185,7 +185,7 @@ def judge_cluster(
     """The verdict on a description of the cluster. `min_isr`: min.insync.replicas of each topic with a partition that is
     under-replicated or offline. No I/O.
 
-    The metadata does not know a broker that has never registered, so only `expected_brokers` tells that one is missing."""
+    A broker that has never registered is not in the metadata, so only `expected_brokers` shows that one is missing."""
     partitions = [(topic.name, p) for topic in topics for p in topic.partitions]
     offline = [key for key in partitions if key[1].leader_id < 0]
     below = [(t, p) for t, p in partitions if len(p.isr) < p.effective_min_isr(min_isr.get(t, 1))]

@@ -1,4 +1,4 @@
-"""What the command line says of a partition without a leader: for which broker it waits."""
+"""The text about a partition without a leader: for which broker it waits."""
 
 from __future__ import annotations
 

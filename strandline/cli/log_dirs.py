@@ -30,7 +30,7 @@ TIMEOUT_MS = 2000
 MOVE_TIMEOUT_MS = 10_000
 
 Found = Mapping[int, "Sequence[LogDirDescription] | None"]
-"""By broker, its directories; None if it did not answer."""
+"""Broker -> its directories; None if it did not answer."""
 
 app = new_app("Show the space that logs take on the brokers' disks, and move replicas to other disks.")
 
@@ -100,7 +100,7 @@ def move(
 
 
 def _moved(results: list[LogDirMoveResult], to: str, broker: int) -> View:
-    """The moves that have begun, and the first that has not."""
+    """The moves that have begun, and a remark about the first one that failed."""
     failed = [result for result in results if result.code]
     begun = [
         f"{result.partition.topic}:{result.partition.partition} moves to {to} on broker {broker}"

@@ -1,4 +1,4 @@
-"""What `strandline reassign` and `strandline broker drain` share: the state of the cluster, plans, and the progress of moves."""
+"""Shared by `strandline reassign` and `strandline broker drain`: the state of the cluster, plans, and the progress of moves."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Situation:
 
     brokers: dict[int, BrokerDescription]
     replicas: dict[TopicPartition, Replicas]
-    """Of all partitions; those that a partition shall have, if it is being reassigned."""
+    """The replicas of each partition. For a partition that is being reassigned, these are the replicas that it will have."""
     leaders: dict[TopicPartition, int]
     running: dict[TopicPartition, PartitionReassignment]
 
     def racks(self, chosen: Iterable[int] | None = None) -> dict[int, str | None]:
-        """The chosen brokers, or all that may have replicas, with their racks. UsageError for an unknown one. The others are
-        fenced, shutting down or being drained."""
+        """The chosen brokers with their racks; by default all brokers that are not fenced, shutting down or being drained.
+        UsageError for an unknown broker."""
         if chosen is None:
             usable = [b for b in self.brokers.values() if not (b.is_fenced or b.in_controlled_shutdown or b.is_draining)]
             return {b.broker_id: b.rack for b in usable}
@@ -144,14 +144,15 @@ def summary(moves: list[Move]) -> str:
 
 @dataclass(slots=True)
 class Started:
-    """The result of `start`: the partitions of a plan that were not moved. All others have begun."""
+    """The result of `start`: the partitions of a plan that do not move. The moves of all others have begun, or are cancelled."""
 
     skipped: dict[TopicPartition, str]
-    """Partitions that need nothing any more, and why: the topic was deleted, or the move ended before it could be cancelled."""
+    """Partitions for which nothing is left to do -> the reason: the topic was deleted, or the move ended before it could be
+    cancelled."""
     refused: list[ReassignmentResult]
 
     def check(self) -> None:
-        """Raises StrandlineError with the first refusal. All others have begun."""
+        """Raises StrandlineError with the first refusal, if there is one."""
         if self.refused:
             refusal = self.refused[0]
             others = f" (and {len(self.refused) - 1} more were refused)" if len(self.refused) > 1 else ""

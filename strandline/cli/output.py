@@ -1,4 +1,4 @@
-"""What a command shows, and the forms in which `-o` prints it.
+"""The view that a command shows, and the forms in which `-o` prints it.
 
 A command builds one `View`, and `show` prints it:
 
@@ -12,7 +12,8 @@ Plain rows have the columns of `wide`, and an empty value keeps its place, so a 
 a line break and a backslash are written as \\t, \\n and \\\\. A second table follows after an empty line. A view without tables
 shows its sentences.
 
-What could not be found out is marked in the view, named on standard error, and visible in the exit code; the rest is shown.
+If a part of the answer could not be found out, the view marks it, a remark on standard error names it, and the exit code shows
+it. The other parts are shown.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ class Table:
 
 @dataclass(slots=True)
 class View:
-    """What a command has to show. `document` has only values of JSON, under names that stay the same."""
+    """The result of a command. `document` has only values of JSON; its keys are stable."""
 
     document: Any
     parts: Sequence[Table | str] = ()
     """Tables and sentences, in their order."""
     remarks: Sequence[str] = ()
-    """Sentences for standard error, such as what could not be found out."""
+    """Sentences for standard error, for example about a broker that did not answer."""
     code: int = 0
     """The exit code."""
     plain: Table | None = field(default=None)
@@ -188,12 +189,12 @@ def terminal_width() -> int | None:
 
 
 def print_document(document: Any, output: Form) -> None:
-    """Print a document as JSON or YAML; one of several, if the command prints them as they come."""
+    """Print one document as JSON or YAML, for a command that prints several, each as soon as it is known."""
     print(rendered(View(document), output, None), flush=True)
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], output: Form = Form.table, *, title: str | None = None
 ) -> None:
-    """Print one table, for a command that prints its parts as they come."""
+    """Print one table, for a command that prints its parts as soon as they are known."""
     print(rendered(View(None, [Table(columns, rows, title=title)]), output, terminal_width()), flush=True)

@@ -34,7 +34,7 @@ app = new_app()
 ASK_TIMEOUT_MS = 2000
 """Short, because a person waits, and a broker that is down never answers."""
 REPORT_TIMEOUT_S = 10.0
-"""How long the report of an election may take to reach the broker that is asked for it."""
+"""How long to ask for the report of an election: the metadata of the broker that answers may be older than the election."""
 REPORT_RETRY_S = 0.05
 
 
@@ -133,7 +133,7 @@ async def plans(admin: Admin, topic: str | None, partition: int | None) -> list[
 
 
 def _choices(partition: PartitionDescription, logs: list[ReplicaLog], earlier: list[UncleanElection]) -> list[Choice]:
-    """What the controller would report for each choice."""
+    """The choices of a partition, each with the range of lost records that the controller would report for it."""
     from strandline.controller.metadata.image import PartitionRegistration
     from strandline.controller.unclean_recovery import ReplicaLog as Answer
     from strandline.controller.unclean_recovery import lost_range
@@ -216,7 +216,7 @@ async def _elect(bootstrap: str, topic: str, partition: int, broker: int, epoch:
         (result,) = await admin.elect_leaders([(topic, partition)], election="unclean", leader=broker)
         report = None
         if result.code in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
-            # It had no leader before: a first attempt, of which the answer was lost, may have elected the one that it has.
+            # ELECTION_NOT_NEEDED, although it had no leader before: an attempt whose response was lost may have elected one.
             report = (await reports_after(admin, {result.partition: epoch})).get(result.partition)
         if result.code != ErrorCode.NONE and (report is None or report.leader_id != broker):
             fail(f"{topic}-{partition}: {result.message or result.code.name}")
@@ -224,8 +224,8 @@ async def _elect(bootstrap: str, topic: str, partition: int, broker: int, epoch:
 
 
 async def reports_after(admin: Admin, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, UncleanElection]:
-    """By partition, the report of the first election after this leader epoch. Any broker may answer, and its metadata may be
-    older than the election. A report that takes too long is left out."""
+    """Partition -> the report of the first election after this leader epoch. Any broker may answer, and its metadata may be older
+    than the election, so the request is repeated for REPORT_TIMEOUT_S. Reports that are missing then are left out."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + REPORT_TIMEOUT_S
     while True:

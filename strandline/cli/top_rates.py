@@ -1,7 +1,7 @@
-"""The tables of `strandline top`, from two samples of the cluster: what there is, and how fast it grows. Pure.
+"""The tables of `strandline top`, computed from two samples of the cluster: the present values, and their rates. Pure.
 
-A rate is the growth between the samples, divided by the time between them. It is None if one of the samples lacks the value, and
-for a topic that was created anew in between. A log that became shorter (retention, truncation) has the rate 0."""
+A rate is the growth between the samples, divided by the time between them. It is None if one of the samples has no value, and for
+a topic that was recreated in between. A log that became shorter (retention, truncation) has the rate 0."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Sample:
     """The cluster at one moment, as far as it answered."""
 
     at_s: float
-    """On a clock that only goes forward."""
+    """Time of the sample, in seconds on a monotonic clock."""
     cluster: ClusterDescription
     topics: list[TopicDescription]
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     """High watermarks, of the partitions whose leaders have answered."""
     sizes: Mapping[int, Mapping[TopicPartition, int]] = field(default_factory=dict)
-    """By broker, the bytes of its replicas; a broker that did not answer is left out."""
+    """Broker -> the bytes of each of its replicas; a broker that did not answer is left out."""
     groups: list[GroupSample] = field(default_factory=list)
 
 
@@ -50,7 +50,7 @@ class BrokerRow:
     """Replicas here that are not in the ISR of their partition."""
     size_bytes: int | None
     records_per_s: float | None
-    """Records that are appended to the partitions that it leads."""
+    """Records appended to the partitions that the broker leads."""
     bytes_per_s: float | None
 
 
@@ -92,11 +92,11 @@ class GroupRow:
     members: int
     lag: int
     lag_per_s: float | None
-    """How fast the lag grows; negative: it shrinks."""
+    """Growth of the lag, in records per second; negative: it shrinks."""
 
     @property
     def clear_s(self) -> float | None:
-        """When nothing is left to read, in seconds, if it goes on like this; None if it does not come nearer."""
+        """The seconds until nothing is left to read, at the present rate; None if the lag does not shrink."""
         if self.lag == 0:
             return 0.0
         return self.lag / -self.lag_per_s if self.lag_per_s is not None and self.lag_per_s < 0 else None

@@ -223,7 +223,7 @@ def _described(state: TopicState, filters: list[str], bootstrap: str) -> View:
 
 
 def _unknown(state: TopicState) -> list[str]:
-    """What the brokers that did not answer would have said."""
+    """A remark about the brokers that did not answer; empty if all did."""
     if not state.silent:
         return []
     names = ", ".join(map(str, state.silent))

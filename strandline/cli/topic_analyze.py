@@ -62,7 +62,7 @@ def analyze(
 
 
 async def _analyze(bootstrap: str, topic: str, partitions: list[int] | None) -> tuple[dict[int, Analysis], dict[int, str]]:
-    """The analysis of each partition that can be read, and by partition why it is not complete."""
+    """The analysis of each partition that can be read; and partition -> why it is not complete."""
     from strandline.client import Consumer
 
     found = await _offsets(bootstrap, topic, partitions)
@@ -105,7 +105,7 @@ class _Reading:
         self._problems: dict[int, str] = {}
 
     async def run(self) -> dict[int, str]:
-        """By partition, why it was not read to its end."""
+        """Read all partitions. Returns, for each one that was not read to its end, the reason."""
         loop = asyncio.get_running_loop()
         await self._assign()
         moved_at = loop.time()
@@ -123,7 +123,7 @@ class _Reading:
         return [n for n, each in self._analyses.items() if not each.is_complete and n not in self._problems]
 
     async def _assign(self) -> None:
-        """Read what is left from where the analyses are."""
+        """Assign the partitions that are left, and continue each at the `next_offset` of its analysis."""
         from strandline.client import TopicPartition
 
         places = {number: TopicPartition(self._topic, number) for number in self._left()}
@@ -133,7 +133,7 @@ class _Reading:
             self._consumer.fetch_until(place, self._analyses[number].end_offset)
 
     def _take(self, fetched: dict[TopicPartition, list[Any]]) -> bool:
-        """Count the batches. Returns whether a partition has moved on."""
+        """Count the batches. Returns whether any partition has made progress."""
         moved = 0
         for place, batches in fetched.items():
             analysis = self._analyses[place.partition]
@@ -145,7 +145,7 @@ class _Reading:
         return moved > 0
 
     async def _leave_out(self, error: StrandlineError, left: Iterable[int]) -> None:
-        """The error says which partition cannot be read any further; an error without one concerns all of them."""
+        """Leave out the partition that the error names; an error without a partition concerns all that are left."""
         number = getattr(error, "partition", None)
         self._problems |= dict.fromkeys(left if number is None else [number], str(error))
         await self._assign()

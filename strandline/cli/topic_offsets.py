@@ -80,7 +80,7 @@ async def _ask(bootstrap: str, topic: str) -> list[Offsets]:
 
 
 async def offsets_at(admin: Admin, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    """By partition, the offset of a timestamp (as for `Admin.list_offsets`). Partitions whose leader does not answer are left
+    """Partition -> the offset of a timestamp (as for `Admin.list_offsets`). Partitions whose leader does not answer are left
     out."""
     if not partitions:
         return {}

@@ -73,7 +73,7 @@ def _view(topic: str, found: list[PartitionProducers], unknown: dict[int, str]) 
 
 
 async def _ask(bootstrap: str, topic: str, partitions: list[int] | None) -> tuple[list[PartitionProducers], dict[int, str]]:
-    """The answers of the leaders, and by partition why there is none."""
+    """The answers of the leaders; and partition -> why its leader gave none."""
     from strandline.client import Admin, TopicPartition
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:

@@ -85,7 +85,7 @@ async def _configs(admin: Admin, topics: list[str]) -> dict[str, list[ConfigEntr
 
 
 async def _unclean_elections(admin: Admin, topics: list[TopicDescription]) -> dict[str, list[UncleanElection]]:
-    """A broker of an older version has no reports."""
+    """Topic -> the reports of its unclean elections; empty if no broker answers, or one of an older version does."""
     found: dict[str, list[UncleanElection]] = {}
     try:
         reports = await admin.describe_unclean_elections([t.name for t in topics], timeout_ms=STATE_TIMEOUT_MS)

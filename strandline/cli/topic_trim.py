@@ -32,12 +32,12 @@ END = "end"
 
 @dataclass
 class Plan:
-    """What the command is about to delete."""
+    """The records that the command is about to delete."""
 
     before: dict[TopicPartition | tuple[str, int], int]
-    """By partition, the first offset that stays; -1: the end, if it is not known."""
+    """Partition -> the first offset that stays. -1: the end of the log, which is not known because the leader did not answer."""
     records: int
-    """How many records that are, as far as the leaders have answered."""
+    """The number of records below these offsets, in the partitions whose leaders answered."""
 
 
 def trim(
@@ -76,7 +76,8 @@ def _parse(before: str) -> int:
 
 
 async def _plan(bootstrap: str, topic: str, partitions: list[int] | None, offset: int) -> Plan:
-    """The end of a partition becomes an offset here, so that records that are written during the question stay."""
+    """Plans the deletion. `end` becomes each partition's present end offset, so that records that are written while the command
+    asks for confirmation stay."""
     from strandline.client import Admin, TopicPartition
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:

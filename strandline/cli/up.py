@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 RIGHTS = {"admin": "do everything", "producer": "write and create topics", "consumer": "read topics, join groups"}
-"""What the users of a secure local cluster may do (`local_security.py`)."""
+"""User of a secure local cluster -> what the user may do (`local_security.py`)."""
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """`--watch`: a read that is repeated until Ctrl-C.
 
-Each round asks anew, with connections of its own, as a call without the option would. So a cluster that fails and returns is
-shown failing and returning, and no state of an earlier round can be shown as the present one. At a terminal a round replaces the
-one before; elsewhere the rounds follow each other, so that `-o json --watch` is a stream of documents."""
+Each round opens new connections and asks again, as a call without the option would. So a failure of the cluster and its end both
+become visible, and no round shows the state of an earlier one. At a terminal each round replaces the one before; elsewhere the
+rounds follow each other, so that `-o json --watch` is a stream of documents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def present(ask: Ask, output: Form, watch: float | None = None) -> None:
 
 
 def _round(ask: Ask) -> View:
-    """One view. An error of the cluster is one, too, because the next round may succeed; a mistake of the caller ends it."""
+    """The view of one round. An error of the cluster becomes a view, because the next round may succeed; a UsageError ends the
+    command."""
     try:
         return run(ask())
     except UsageError:

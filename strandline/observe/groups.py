@@ -1,4 +1,4 @@
-"""The metrics of a broker's group coordinator. Before its logs are open there are none."""
+"""The metrics of a broker's group coordinator; none before its logs are open."""
 
 from __future__ import annotations
 

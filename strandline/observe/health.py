@@ -83,7 +83,7 @@ class ControllerState(NamedTuple):
     has_vote: bool = False
     """False while a voter with a lost disk recovers its state (`controller/raft/voter_recovery.py`)."""
     unheard: tuple[int, ...] = ()
-    """The other voters whose state it needs before it may vote."""
+    """The other voters whose state this node needs before it may vote."""
     follows: bool = False
     """True if the controller leads, or has received a response from the leader."""
     log_end_offset: int = 0

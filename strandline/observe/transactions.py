@@ -1,4 +1,4 @@
-"""The metrics of a broker's transaction coordinator. Before its logs are open there are none."""
+"""The metrics of a broker's transaction coordinator; none before its logs are open."""
 
 from __future__ import annotations
 

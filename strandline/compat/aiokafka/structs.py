@@ -1,4 +1,4 @@
-"""What a program imports from `aiokafka.structs`."""
+"""The names that a program imports from `aiokafka.structs`."""
 
 from strandline.client.compat.aiokafka.structs import *  # noqa: F403
 from strandline.client.compat.aiokafka.structs import __all__ as __all__
