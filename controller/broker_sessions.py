@@ -1,7 +1,7 @@
 """The brokers' sessions: state of the active controller that is not in the metadata log.
 
 A session starts with a registration, and each heartbeat of the same broker epoch renews it. It ends by timeout, by fencing
-after a lost connection, or with a controlled shutdown. A new active controller starts a new session for every broker.
+after a lost connection, or with a controlled shutdown. A new active controller starts a new session for every unfenced broker.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class BrokerSessions:
         self._sessions.pop(broker_id, None)
 
     def restart(self, brokers: Iterable[tuple[int, int]], now: float) -> None:
-        """Renew the session of each (broker id, broker epoch): the controller could not receive their heartbeats."""
+        """Renew or start the session of each (broker id, broker epoch), because the controller could not receive their
+        heartbeats."""
         for broker_id, broker_epoch in brokers:
             self.touch(broker_id, broker_epoch, now)
 

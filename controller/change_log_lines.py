@@ -80,7 +80,8 @@ def _log_partitions(delta: MetadataDelta, cause: str) -> None:
 
 
 def _log_reassignments(delta: MetadataDelta) -> None:
-    """A line for each reassignment that has begun, was replaced or has ended, up to PARTITION_LINES_MAX per batch."""
+    """Log a line for each reassignment that has begun, was replaced or has ended, up to PARTITION_LINES_MAX per batch. If there
+    are more, one more line has their number."""
     found = []
     for key in delta.changed_partitions:
         before, after = delta.before.partition(key), delta.image.partition(key)
@@ -135,7 +136,7 @@ def _log_partition(
 
 
 def _log_unclean_election(delta: MetadataDelta, report: UncleanElectionRecord) -> None:
-    """The whole report, in a line of its own, however many there are."""
+    """Log the whole report in a line of its own, however many reports the batch has."""
     replicas = [[r.broker_id, r.last_epoch, r.log_end_offset, r.high_watermark, r.may_lack_records] for r in report.replicas]
     logger.warning(
         "partition.elected_uncleanly",
@@ -155,7 +156,7 @@ def _log_unclean_election(delta: MetadataDelta, report: UncleanElectionRecord) -
 
 
 def _log_shared(delta: MetadataDelta, topic_id: bytes, indexes: Sequence[int], cause: str) -> None:
-    """Partitions of one topic, up to `ROWS_MAX` per line."""
+    """Log partitions of one topic, up to `ROWS_MAX` per line."""
     topic = delta.image.topics_by_id[topic_id]
     for start in range(0, len(indexes), ROWS_MAX):
         rows = [_row(index, topic.partitions[index]) for index in indexes[start : start + ROWS_MAX]]
@@ -171,6 +172,6 @@ def _log_shared(delta: MetadataDelta, topic_id: bytes, indexes: Sequence[int], c
 
 
 def _row(index: int, partition: PartitionRegistration) -> list[Any]:
-    """Partition, leader epoch, partition epoch, leader, ISR, replicas."""
+    """One row of a shared line: partition, leader epoch, partition epoch, leader, ISR, replicas."""
     p = partition
     return [index, p.leader_epoch, p.partition_epoch, p.leader, list(p.isr), list(p.replicas)]

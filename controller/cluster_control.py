@@ -116,8 +116,8 @@ def register_broker(
 
 
 def _lossy_of_start(image: MetadataImage, request: BrokerRegistrationRequest) -> IsLossy | None:
-    """A test for the partitions that may lack records on a broker that starts; None if no partition may. LOSS_UNKNOWN counts as
-    no loss: only a version sends it that the cluster's level does not admit."""
+    """A function that returns whether a partition's log may lack records on a broker that starts; None if no log may.
+    LOSS_UNKNOWN counts as no loss, because only versions that do not support the cluster's level send it."""
     was_replaced = _in_replaced_directory(image, request)
     if request.record_loss not in (LOSS_MAYBE, LOSS_YES):
         return was_replaced
@@ -128,9 +128,9 @@ def _lossy_of_start(image: MetadataImage, request: BrokerRegistrationRequest) ->
 
 
 def _in_replaced_directory(image: MetadataImage, request: BrokerRegistrationRequest) -> IsLossy | None:
-    """A test for the partitions that were in a log directory which another one has replaced; None if none was replaced. The
-    broker may not know of it: an earlier start formatted the new directory, and could not register. A directory that is only
-    missing does not count, because it may return whole."""
+    """A function that returns whether a partition was in a log directory that a new one has replaced; None if none was replaced.
+    The broker itself may not know: an earlier start may have formatted the new directory and then failed to register. A directory
+    that is only missing does not count, because it may return whole."""
     known = image.brokers.get(request.broker_id)
     dirs, before = set(request.log_dirs), set(known.log_dirs) if known is not None else set()
     if known is None or not before or not dirs - before:
@@ -152,8 +152,8 @@ def _named(topics: list[LossyPartitions]) -> IsLossy | None:
 def check_registration(
     image: MetadataImage, sessions: BrokerSessions, request: BrokerRegistrationRequest, cluster_id: str, now: float
 ) -> None:
-    """Raises INCONSISTENT_CLUSTER_ID, UNSUPPORTED_VERSION, INVALID_REQUEST, or DUPLICATE_BROKER_REGISTRATION while another
-    process has the id."""
+    """Raises INCONSISTENT_CLUSTER_ID, UNSUPPORTED_VERSION, INVALID_REQUEST, or DUPLICATE_BROKER_REGISTRATION while the session of
+    another process with this id lasts."""
     if request.cluster_id != cluster_id:
         raise BrokerError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -194,8 +194,8 @@ def register_again(
     now: float,
 ) -> Decision[BrokerRegistrationResponse]:
     """The same process registers again, because the first response was lost or its address changed: epoch and state stay. A log
-    directory that has failed since is not registered any more, so the broker gives up its partitions there now. If all have
-    failed, the registration keeps them, and the next heartbeat fences the broker."""
+    directory that has failed since is no longer registered, so the broker now leaves the ISRs of its partitions there. If all
+    directories have failed, the registration keeps them, and the next heartbeat fences the broker."""
     sessions.touch(existing.broker_id, existing.broker_epoch, now)
     failed = [each for each in existing.log_dirs if each not in request.log_dirs] if request.log_dirs else []
     record = msgspec.structs.replace(
@@ -293,7 +293,8 @@ def heartbeat(
     next_ = _next_state(broker, session, request, leads=index.led_by(broker.broker_id), committed_offset=committed_offset)
     failed = _newly_failed(broker, request)
     if failed and next_ is BrokerControlState.UNFENCED:
-        next_ = current  # Unfenced by a later heartbeat, when its registration lacks the directories in which it must not lead.
+        # The broker must not lead in the failed directories: a later heartbeat unfences it, once its registration lacks them.
+        next_ = current
     reply = BrokerHeartbeatResponse(
         0,
         is_caught_up=request.current_metadata_offset >= broker.broker_epoch,
@@ -345,15 +346,16 @@ def _fail_dirs(
     *,
     with_moves: bool,
 ) -> list[AnyRecord]:
-    """The partitions change first, then the directories leave the registration (KAFKA-18106). If this last record is lost with a
-    fail-over, the next heartbeat requests the change again."""
+    """The records of a failure of log directories: first the partitions change, then the directories leave the registration
+    (KAFKA-18106). If this last record is lost in a fail-over, the next heartbeat requests the change again."""
     online = tuple(each for each in broker.log_dirs if each not in failed)
     moves = leave_directories(image, index, broker.broker_id, failed, is_lossy) if with_moves else []
     return [*moves, BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, log_dirs=online)]
 
 
 def _remember_shutdown_offset(decision: Decision[BrokerHeartbeatResponse], session: BrokerSession, last_offset: int) -> None:
-    """The records that move the leaders are in this decision; after a fail-over, an earlier controller has written them."""
+    """Store the offset of the records that move the leaders: they are in this decision or, if an earlier controller wrote them
+    before a fail-over, at or below `last_offset`."""
 
     def remember(offset: int) -> None:
         session.shutdown_offset = offset
@@ -425,8 +427,8 @@ def transition(
 def fence_broker(
     image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration, is_lossy: IsLossy | None = None
 ) -> list[AnyRecord]:
-    """The records that fence a broker; none if it is fenced already. The partitions change first, then the broker is fenced: so
-    no record of the batch leaves a fenced broker as a leader."""
+    """The records that fence a broker; none if it is fenced already. The partitions change before the broker is fenced, so at no
+    point of the batch does a fenced broker lead."""
     if broker.fenced:
         return []
     moves = remove_from_isrs(image, index, broker.broker_id, is_lossy)

@@ -54,7 +54,7 @@ class Agreement:
 
     @property
     def adopted(self) -> tuple[str, int] | None:
-        """An id that exists, and a voter that has it; None if there is none."""
+        """The id that another voter already has, and that voter's node id; None if no answer named one."""
         return next(
             ((cluster_id, voter_id) for voter_id, cluster_id in sorted(self.answers.items()) if cluster_id is not None), None
         )

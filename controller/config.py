@@ -27,7 +27,7 @@ class ControllerConfig:
 
     node_id: int
     cluster_id: str | None
-    """None if not configured: then it is in the data directory, or the controllers agree on one."""
+    """None if not configured; the id is then in the data directory, or the controllers agree on one."""
     listeners: tuple[Listener, ...]
     """The addresses to bind: first the one in `voters`, where other nodes find this controller. Its port may be 0, for any free
     port, with a single voter (in tests)."""
@@ -55,7 +55,7 @@ class ControllerConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ControllerConfig:
-        """From a mapping of Kafka's dotted keys. Raises UsageError with one sentence for the first error."""
+        """The configuration in a mapping of Kafka's dotted keys. Raises UsageError with one sentence for the first error."""
         plain, overrides = split_overrides(mapping)
         values = parse(CONTROLLER_KEYS, plain)
         node_id = values["node.id"]

@@ -162,7 +162,7 @@ def _alter_resource(image: MetadataImage, resource: AlterConfigsResource, node_v
 
 
 def _wanted_values(image: MetadataImage, resource: AlterConfigsResource, now_set: Mapping[str, str]) -> dict[str, str | None]:
-    """Key -> its new text, or None to remove it. BrokerError with everything that is wrong, and the code of the first error."""
+    """Key -> its new text, or None to remove it. Raises BrokerError with the texts of all errors and the code of the first."""
     wanted: dict[str, str | None] = {}
     errors: list[BrokerError] = []
     for config in resource.configs:
@@ -186,7 +186,7 @@ def _wanted_value(
         known = ", ".join(f"{number} ({name})" for number, name in _OPERATIONS.items())
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"config operation {config.config_operation} is none of {known}")
     if config.config_operation == CONFIG_DELETE and config.name in now_set:
-        return None  # Also a key that this version does not accept: another version may have stored it.
+        return None  # A key that this version does not accept is removed, too: another version may have stored it.
     key = _key_of(resource, config.name)
     if config.config_operation == CONFIG_DELETE:
         return None
@@ -209,8 +209,8 @@ def _wanted_value(
 
 
 def _list_in_effect(image: MetadataImage, resource: AlterConfigsResource, key: ConfigKey) -> list[str]:
-    """The value to which items are appended: that of the resource, or else the one that applies to it now, as far as the metadata
-    log knows it. (Kafka takes the default in place of the cluster's value.)"""
+    """The list to append to or subtract from: the value of the resource, or else the one that applies to it now, as far as the
+    metadata log has it. (Kafka takes the default in place of the cluster's value.)"""
     name, own = resource.resource_name, image.config(resource.resource_type, resource.resource_name).get(key.name)
     if own is not None:
         return list_items(own)
@@ -256,7 +256,7 @@ def _warnings(image: MetadataImage, resource: AlterConfigsResource, wanted: Mapp
 
 
 def _needless_subtractions(image: MetadataImage, resource: AlterConfigsResource) -> list[str]:
-    """A sentence for each list of which no item was subtracted, because it has none of them."""
+    """A sentence for each list from which nothing was subtracted, because it contains none of the items."""
     sentences = []
     for config in resource.configs:
         if config.config_operation == CONFIG_SUBTRACT and config.value is not None:
@@ -304,7 +304,8 @@ def removal_of_broker_configs(image: MetadataImage, broker_id: int) -> list[AnyR
 
 
 def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """What the metadata log holds. Only a broker itself knows the values of its own configuration file."""
+    """Describe configurations by the values in the metadata log (DescribeConfigs). The values of a broker's own configuration
+    file are not there; only that broker can describe them."""
 
     def describe(resource_type: int, name: str) -> list[DescribedConfig]:
         check_resource(image, resource_type, name)

@@ -75,7 +75,7 @@ class _Waiting(NamedTuple):
 
 
 class Controller:
-    """Decides by `submit`. Decisions read `image` and `active`, and change none of them."""
+    """Decides by `submit`. Decisions read `image` and `active`; of these they change only the brokers' sessions."""
 
     def __init__(self, *, node_id: int, session_timeout_ms: int, now: Callable[[], float], levels: Levels = SUPPORTED) -> None:
         """`levels`: the levels of the metadata that this controller supports."""
@@ -100,7 +100,7 @@ class Controller:
         self._uncommitted: deque[MetadataImage] = deque()
         """The images after each own append that is not committed yet, in order."""
         self._waiting: deque[_Waiting] = deque()
-        """In order of their offsets."""
+        """The replies that wait for a commit, in order of their offsets."""
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,8 @@ class Controller:
         self.active = ActiveState(epoch, writer, self.image, self._session_timeout_s)
         # Connections that broke while another controller was active do not count.
         self.metrics.silent_since.clear()
-        # It is unknown since when a broker has been silent: each gets a whole session. A fenced one stays so until a heartbeat.
+        # It is unknown since when a broker has been silent: each unfenced one gets a whole session. A fenced one stays fenced
+        # until its next heartbeat.
         unfenced = [(b.broker_id, b.broker_epoch) for b in self.image.brokers.values() if not b.fenced]
         self.active.sessions.restart(unfenced, self.now())
         logger.info("controller.activated", node_id=self.node_id, controller_epoch=epoch, metadata_offset=self.image.offset)
@@ -308,7 +309,7 @@ def _encode(records: Sequence[AnyRecord], level: int) -> list[bytes]:
 
 
 def _ends_of_batches(encoded: Sequence[bytes]) -> Iterator[int]:
-    """The ends of the batches, so that each has about `BATCH_BYTES` at most."""
+    """Split the records into batches of about `BATCH_BYTES` at most; yields the end of each batch, as an exclusive index."""
     size = 0
     for index, record in enumerate(encoded):
         if size >= BATCH_BYTES:

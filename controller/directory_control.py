@@ -1,7 +1,7 @@
-"""The log directories of replicas: a broker with several directories reports to the controller which of them has each replica
+"""The log directories of replicas: a broker with several directories reports to the controller in which of them each replica is
 (AssignReplicasToDirs, KIP-858).
 
-The controller needs to know it when a directory fails: the partitions in it get other leaders, and those in the broker's other
+The controller needs this when a directory fails: the partitions in it get other leaders, and those in the broker's other
 directories keep theirs. A replica leads only in an online directory.
 """
 
@@ -30,8 +30,8 @@ REPLICAS_PER_REQUEST_MAX = 2250
 
 
 def assign_replicas_to_dirs(image: MetadataImage, request: AssignReplicasToDirsRequest) -> Decision[AssignReplicasToDirsResponse]:
-    """Record the log directory of each replica in the request. If that directory is offline, the broker leaves the ISR, and
-    another one leads. If the partition has no leader, one is elected.
+    """Record the log directory of each replica in the request. If that directory is offline, the broker leaves the ISR, and if it
+    led the partition, another replica is elected. If the partition has no leader, one is elected.
 
     The reply has an error per replica: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER if the broker is not
     a replica of the partition, and INVALID_REQUEST for a replica that is named twice, or for the directory UNASSIGNED. Raises

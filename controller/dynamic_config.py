@@ -1,4 +1,4 @@
-"""The controllers' own keys that can be changed while they run, as they are now.
+"""The present values of the controllers' own keys that can be changed while they run.
 
     value of the cluster  >  the controller's file  >  default
 
@@ -23,8 +23,8 @@ _DYNAMIC = tuple(key for key in CONTROLLER_KEYS if key.update is not Update.REST
 
 
 def current_values(image: MetadataImage, static: Mapping[str, Any]) -> dict[str, Any]:
-    """Every key of `static`, the controller's file and defaults, with its present value. A value that this version does not
-    accept was stored by another one; it is left out."""
+    """Every key of `static`, the controller's file and defaults, with its present value. If another version has stored a value
+    that this version does not accept, the value in `static` stays."""
     values, changed = dict(static), image.config(RESOURCE_BROKER, "")
     for key in _DYNAMIC:
         if key.name in changed:

@@ -1,12 +1,12 @@
 """The decision to raise the level of the metadata (UpdateFeatures, KIP-584 and KIP-778).
 
-The level is raised only if this controller, every other voter, and every registered broker support the new one. The active
-controller asks them for their ranges right before the decision (`feature_upgrade.py`), because a registration holds the range
-only from level 1 on. The decision then checks the answers against the newest image: a broker that registered in between was not
-asked, and the upgrade is refused.
+The level is raised only if this controller, every other voter, and every registered broker support the new one. Right before the
+decision, the active controller asks for their ranges (`feature_upgrade.py`): the voters, and the brokers whose registration has
+none, because a registration holds the range only from level 1 on. The decision then checks the answers against the newest image:
+if such a broker registered in between, it was not asked, and the upgrade is refused.
 
-The records are one batch: first the level, then the registration of each broker again, with its range. From then on a snapshot
-has the ranges, and a broker that does not support the level is not registered any more (`cluster_control.py`).
+The records are one batch: first the level, then again the registration of each broker that had no range, now with its range. From
+then on a snapshot has the ranges, and a broker that does not support the level can no longer register (`cluster_control.py`).
 
 A level is never lowered, not even by an "unsafe downgrade", as in Kafka: the log may hold records that the lower level does not
 have.
@@ -42,9 +42,9 @@ class NodeLevels:
     """The answers of the other nodes: the range of each, or why it is not known."""
 
     voters: Mapping[int, Levels | str] = field(default_factory=dict)
-    """By node id, without this controller."""
+    """The other voters, by node id."""
     brokers: Mapping[bytes, Levels | str] = field(default_factory=dict)
-    """By incarnation id."""
+    """The brokers whose registration has no range, by incarnation id."""
 
 
 def needs_answers(image: MetadataImage, own: Levels, request: UpdateFeaturesRequest) -> bool:
@@ -130,7 +130,7 @@ def _refusal_of_node(name: str, found: Levels | str, level: int) -> Refusal | No
 
 
 def _upgrade(image: MetadataImage, answers: NodeLevels, level: int) -> list[AnyRecord]:
-    """The level, and the registration of each broker whose range the metadata did not have yet."""
+    """The records of an upgrade: the level, and the registration of each broker whose range the metadata did not have yet."""
     records: list[AnyRecord] = [FeatureLevelRecord(METADATA_VERSION, level)]
     for broker_id in sorted(image.brokers):
         broker = image.brokers[broker_id]

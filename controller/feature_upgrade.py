@@ -1,6 +1,7 @@
-"""Answers UpdateFeatures: asks every voter and broker which levels it supports, and then submits the decision.
+"""Answers UpdateFeatures: asks the other voters, and the brokers whose registration does not say it, which levels they support,
+and then submits the decision.
 
-The question is the handshake (ApiVersions), which every process of this and of older versions answers. All nodes are asked at
+The request is the handshake (ApiVersions), which every process of this and of older versions answers. All nodes are asked at
 once, each with the time limits of a handshake. If a node does not answer, the upgrade is refused, because the node may have an
 older version.
 """
@@ -63,7 +64,7 @@ class FeatureUpgrades:
             else:
                 request.reply(reply)
 
-        # The image may be newer than the one whose nodes were asked: the decision checks the answers against this one.
+        # The image may be newer than the one whose nodes were asked. The decision checks the answers against the newer one.
         controller.submit(lambda _: update_features(controller.image, controller.levels, voter_ids, answers, body), on_reply)
 
     async def _ask(self) -> NodeLevels:

@@ -75,8 +75,8 @@ class ControllerApis:
         node_values: Mapping[str, Any] = NODE_DEFAULTS,
     ) -> None:
         """`call_soon`: calls a function in the next turn of the event loop, after the requests that have arrived. `more`:
-        decisions about other APIs (`security/decisions.py`). `mutation_window`: of `controller_mutation_rate`. `node_values`:
-        those of the controller's own keys."""
+        decisions about other APIs (`security/decisions.py`). `mutation_window`: the window of `controller_mutation_rate`.
+        `node_values`: the values of the controller's own keys."""
         self._controller = controller
         self._call_soon = call_soon
         self._topics = topics
@@ -124,7 +124,7 @@ class ControllerApis:
         return by_api
 
     def _followed_by_quotas(self, alter_quotas: Callable[[Request], None]) -> Callable[[Request], None]:
-        """The handler that changes quotas: they count from then on, and not from the next request that they limit."""
+        """The handler that changes quotas. The new quotas count from then on, not only from the next request that they limit."""
 
         def handle(request: Request) -> None:
             alter_quotas(request)

@@ -31,7 +31,7 @@ ELECTIONS_MAX = 1000
 LATE_S = 300.0
 """A broker that has waited for its leaders for this time, and for three intervals, is reported to the operator."""
 PATIENCE = 30
-"""A broker that is unfenced for this many intervals gets the leaders that it may have, although other ISRs lack it."""
+"""After this many intervals, an unfenced broker gets the leaders that it may have, although it is not in all its ISRs yet."""
 
 
 @dataclass(slots=True)
@@ -48,11 +48,11 @@ class _Return:
 
 
 class LateReturn(NamedTuple):
-    """A broker that has waited for its leaders for long, and why they do not move."""
+    """A broker that has waited for its leaders for a long time, and why they do not move."""
 
     broker_id: int
     partitions: int
-    """How many partitions prefer it and are led by other brokers."""
+    """How many partitions prefer it as their leader and are not led by it."""
     waits_s: float
     reason: str
 

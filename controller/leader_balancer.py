@@ -36,7 +36,7 @@ class LeaderBalancer:
     """Moves leaders back while this controller is active."""
 
     def __init__(self, controller: Controller, settings: Callable[[], BalanceSettings]) -> None:
-        """`settings`: the present ones. Call `on_configs_changed` when they may have changed."""
+        """`settings` returns the present settings. Call `on_configs_changed` when they may have changed."""
         self._controller = controller
         self._present_settings = settings
         self._settings = settings()
@@ -65,7 +65,7 @@ class LeaderBalancer:
             self.on_active()
 
     def late(self) -> list[LateReturn]:
-        """The brokers that have waited for their leaders for long."""
+        """The brokers that have waited for their leaders for a long time."""
         controller = self._controller
         if controller.active is None:
             return []

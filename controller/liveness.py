@@ -21,8 +21,9 @@ unfences it.
 
 A new active controller has no connections yet. It waits a moment for each broker to connect, then probes those that did not.
 So it also detects a broker that died together with the last controller. It does not know how the connections of these brokers
-were lost; but a broker whose host name stays unknown is fenced before its session ends. The session that it grants to each broker
-proves nothing: if another process registers with the id of a broker that it has not heard, it probes that broker again.
+were lost; but a broker whose host name stays unknown is fenced before its session ends. The session that it grants to each
+unfenced broker proves nothing: if another process tries to register with the id of a broker that has not connected, it probes
+that broker again.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Tagged(Protocol):
 
 
 class BrokerLiveness:
-    """Notices brokers that fail: by the end of their sessions, and earlier by broken connections and probes."""
+    """Detects brokers that fail: by the end of their sessions, and earlier by broken connections and probes."""
 
     def __init__(
         self,
@@ -104,8 +105,8 @@ class BrokerLiveness:
     # -- from the server --
 
     def on_active(self) -> None:
-        """Start the timer of the sessions. Unfenced brokers whose heartbeats have not arrived after a grace are probed: the
-        connections on which they sent them led to another controller."""
+        """Start the timer of the sessions, and probe the unfenced brokers that have sent no heartbeat by the end of a grace:
+        their heartbeat connections led to another controller."""
         self._arm()
         for broker in self._controller.image.brokers.values():
             if not broker.fenced:
@@ -152,8 +153,8 @@ class BrokerLiveness:
     def on_duplicate(self, broker_id: int) -> None:
         """A registration was refused, because another process is registered with this id and has a session. If the registered
         process has not connected to this controller, it may have died before this controller became active: `on_leader` starts a
-        session for every broker. So it is probed, and again as long as the new process retries, because one probe may come too
-        early."""
+        session for every unfenced broker. So it is probed, and again as long as the new process retries, because one probe may
+        come too early."""
         broker = self._controller.image.brokers.get(broker_id)
         if broker is not None and self._is_away(broker) and broker_id not in self._contested:
             self._contested[broker_id] = None
@@ -237,7 +238,7 @@ class BrokerLiveness:
             self._controller.fence(broker.broker_id, broker.broker_epoch, f"its connection broke, and {found.value}")
 
     def _is_away(self, broker: BrokerRegistration) -> bool:
-        """Whether the same incarnation is registered, and has sent no heartbeat on a live connection since."""
+        """Whether the same incarnation is still registered, and no live connection carries its heartbeats."""
         now_registered = self._controller.image.brokers.get(broker.broker_id)
         same = now_registered is not None and now_registered.broker_epoch == broker.broker_epoch
         return self._controller.active is not None and same and broker.broker_id not in self._connections

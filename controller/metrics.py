@@ -91,7 +91,7 @@ class QuorumMetrics:
             self.commit.observe(now - appended.popleft()[1])
 
     def on_resign(self) -> None:
-        """Forget the appends that are not committed: their time is not measured."""
+        """Drop the appends that are not committed: their time is not measured."""
         self._appended.clear()
 
     def on_leader_known(self, is_known: bool, now: float) -> None:

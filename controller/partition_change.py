@@ -1,9 +1,9 @@
 """The change record of one partition: its new ISR, its eligible leader replicas and its leader (Kafka's PartitionChangeBuilder).
 
-Clean elections only, except in `elect_uncleanly`: the new leader has every committed record. The members of the ISR have them.
-From level 1 of the metadata on, so have the *eligible leader replicas* (ELR, KIP-966). A replica that leaves the ISR enters the
-ELR if the new ISR is smaller than the effective min ISR: from then on the high watermark does not move, so nothing is committed
-that the replica lacks. When the ISR has reached the min ISR again, the high watermark moves, and the ELR is empty.
+All elections are clean, except in `elect_uncleanly`: the new leader has every committed record. The members of the ISR have them
+all. From level 1 of the metadata on, the *eligible leader replicas* have them, too (ELR, KIP-966). A replica that leaves the ISR
+enters the ELR if the new ISR is smaller than the effective min ISR: from then on the high watermark does not move, so nothing is
+committed that the replica lacks. When the ISR has reached the min ISR again, the high watermark moves, and the ELR is empty.
 
     ISR after the change     leader                             ISR           ELR
     at least the min ISR     from the ISR                       as proposed   empty
@@ -45,7 +45,7 @@ HasOnline = Callable[[int, PartitionRegistration], bool]
 
 
 class ChangeRules(NamedTuple):
-    """What a change depends on, besides the partition itself."""
+    """The rules by which a change is decided, besides the state of the partition itself."""
 
     may_lead: MayLead
     min_isr: MinIsr | None = None
@@ -58,8 +58,8 @@ def elect(
     partition: PartitionRegistration, isr: BrokerIds, may_lead: MayLead, *, elr: BrokerIds = (), preferred: bool = False
 ) -> int:
     """The leader of the partition with this ISR and ELR: the current leader if it may still lead, otherwise the first replica in
-    the ISR that may, or in the ELR if the ISR is empty. With `preferred`, the first of the replicas goes before all, if it is in
-    the ISR. NO_LEADER if there is none."""
+    the ISR that may, or in the ELR if the ISR is empty. With `preferred`, the preferred replica takes precedence if it is in the
+    ISR and may lead. NO_LEADER if no replica may lead."""
     replicas = partition.replicas
     if preferred and replicas[0] in isr and may_lead(replicas[0]):
         return replicas[0]

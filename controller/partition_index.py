@@ -93,7 +93,7 @@ class PartitionIndex:
         return self._out_of_isr.get(broker_id, 0)
 
     def reassigning(self) -> list[TopicIdPartition]:
-        """The partitions that are reassigned."""
+        """The partitions that are being reassigned."""
         return list(self._reassigning)
 
     def brokers_out_of_balance(self) -> list[int]:
@@ -105,7 +105,7 @@ class PartitionIndex:
         return list(self._imbalanced.get(broker_id, ()))
 
     def imbalance_percentage(self, broker_id: int) -> float:
-        """How many of the partitions whose preferred replica is on this broker it does not lead, in per cent."""
+        """The percentage of the partitions with their preferred replica on this broker that the broker does not lead."""
         return 100 * len(self._imbalanced.get(broker_id, ())) / max(1, self._preferring.get(broker_id, 0))
 
     def colliding_name(self, name: str) -> str | None:

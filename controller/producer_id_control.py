@@ -47,8 +47,8 @@ REMOVALS_MAX = 1000
 
 
 def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequest) -> Decision[AllocateProducerIdsResponse]:
-    """The block [start, start + 1000) belongs to the broker once the record is committed. Ids that the broker does not use are
-    not used at all. Raises BrokerError STALE_BROKER_EPOCH, and UNKNOWN_SERVER_ERROR if no id is left."""
+    """Give the broker a block of ids, [start, start + 1000). It has them once the record is committed. Ids that it does not use
+    are never used. Raises BrokerError STALE_BROKER_EPOCH, and UNKNOWN_SERVER_ERROR if no id is left."""
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     start = image.next_producer_id
     if start > PRODUCER_ID_MAX - BLOCK_SIZE:
@@ -60,7 +60,8 @@ def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequ
 def init_named_producer(
     image: MetadataImage, request: InitNamedProducerRequest, now_ms: int
 ) -> Decision[InitNamedProducerResponse]:
-    """The producer has the id and the epoch once the record is committed. A repeated request costs one epoch.
+    """Give a named producer an id and its next epoch or, if the request has an epoch, make that epoch the oldest one. Both hold
+    once the record is committed. A repeated request without an epoch costs one epoch.
 
     Raises BrokerError PRODUCER_FENCED if the work epoch is over or the name was removed, STALE_BROKER_EPOCH, UNKNOWN_SERVER_ERROR
     if no number for a new name is left, and INVALID_REQUEST."""
@@ -91,7 +92,8 @@ def _next_holder(image: MetadataImage, request: InitNamedProducerRequest, now_ms
 
 
 def _without_older(image: MetadataImage, request: InitNamedProducerRequest, now_ms: int) -> ProducerName:
-    """The request may arrive after a newer epoch has started: then it changes nothing about the newer one."""
+    """Make the requested epoch the oldest one. If a newer epoch has started before the request arrives, it stays the current
+    one."""
     known = image.producer_names.get(request.name)
     if known is None:
         raise BrokerError(

@@ -1,4 +1,4 @@
-"""The rules by which the replicas of one partition move to other brokers (KIP-455). Pure.
+"""The rules by which the replicas of one partition move to other brokers (KIP-455), as pure functions.
 
 A reassignment has a target, the replicas that the partition shall have. It begins with the replicas of both:
 
@@ -58,7 +58,8 @@ def begin(partition: PartitionRegistration, target: BrokerIds, throttle_rate: in
 
 
 def may_complete(assignment: Assignment, isr: BrokerIds, min_isr: int) -> bool:
-    """Whether the reassignment completes with this ISR; False if there is none. `min_isr` is min.insync.replicas of the topic."""
+    """Whether the reassignment completes with this ISR; False without a reassignment. `min_isr` is min.insync.replicas of the
+    topic."""
     if not assignment.original or not set(assignment.adding) <= set(isr):
         return False
     staying = [replica for replica in assignment.replicas if replica not in assignment.removing]
@@ -67,8 +68,8 @@ def may_complete(assignment: Assignment, isr: BrokerIds, min_isr: int) -> bool:
 
 
 def cancel(partition: PartitionRegistration) -> Assignment | None:
-    """The assignment after a cancellation; None if no replica of it is in the ISR or the ELR: then only the added ones have every
-    acknowledged record, and the partition would lose some."""
+    """The assignment after a cancellation; None if no original replica is in the ISR or the ELR: then only the added replicas
+    have every acknowledged record, and a cancellation would lose some."""
     if not set(partition.original_replicas) & {*partition.isr, *partition.elr}:
         return None
     return Assignment(partition.original_replicas)
@@ -89,7 +90,7 @@ def completion(
     rules: ChangeRules,
     leader_recovery_state: int | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record by which the partition gets this ISR and its reassignment completes; None if it does not complete with it."""
+    """The record by which the partition gets this ISR and its reassignment completes; None if the ISR does not complete it."""
     assignment = assignment_of(partition)
     assert rules.min_isr is not None, "reassignments need level 1 of the metadata, which has a min ISR"
     if not may_complete(assignment, isr, rules.min_isr(key[0])):

@@ -69,10 +69,11 @@ def alter_partition_reassignments(
     """Begin, replace or cancel reassignments (KIP-455). Each partition succeeds or fails by itself.
 
     The reply has an error per partition: UNKNOWN_TOPIC_OR_PARTITION; INVALID_REPLICA_ASSIGNMENT for a target that is empty, names
-    a broker twice or one that is not registered (a fenced one may return), and for a cancellation after which no replica in sync
-    is left, or no leader; INVALID_REPLICATION_FACTOR if the request does not allow another number of replicas (KIP-860);
-    NO_REASSIGNMENT_IN_PROGRESS if there is none to cancel; INVALID_REQUEST for a partition that is named twice. Raises
-    BrokerError UNSUPPORTED_VERSION at level 0 of the metadata, and POLICY_VIOLATION for too many partitions."""
+    a broker twice, one that is not registered (a fenced one may return) or a new one that is drained or cordoned, and for a
+    cancellation after which no replica in sync is left, or no leader; INVALID_REPLICATION_FACTOR if the request does not allow
+    another number of replicas (KIP-860); NO_REASSIGNMENT_IN_PROGRESS if there is none to cancel; INVALID_REQUEST for a partition
+    that is named twice. Raises BrokerError UNSUPPORTED_VERSION at level 0 of the metadata, and POLICY_VIOLATION for too many
+    topics or partitions."""
     _check(image, request)
     decision = Decision(AlterPartitionReassignmentsResponse(0, None, []), cause="reassignment_requested")
     times = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
@@ -125,7 +126,8 @@ def _alter(
 
 
 def _leaderless(name: str, partition: PartitionRegistration) -> BrokerError:
-    """Kafka refuses each cancellation after which no replica is in the ISR."""
+    """The error of a cancellation that would leave the partition without a leader. (Kafka refuses every cancellation after which
+    no replica is in the ISR.)"""
     eligible = [replica for replica in partition.original_replicas if replica in (*partition.isr, *partition.elr)]
     return BrokerError(
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,

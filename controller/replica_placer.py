@@ -99,7 +99,8 @@ class ReplicaPlacer:
         return self._start(racks)
 
     def place(self, partitions: int, replication_factor: int) -> list[BrokerIds]:
-        """The replicas of each new partition. Raises BrokerError INVALID_REPLICATION_FACTOR if there are too few brokers."""
+        """The replicas of each new partition. Raises BrokerError INVALID_REPLICATION_FACTOR if there are too few brokers, or all
+        are fenced."""
         self._check(replication_factor)
         return [self._place_one(replication_factor) for _ in range(partitions)]
 
@@ -114,7 +115,7 @@ class ReplicaPlacer:
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced")
 
     def _place_one(self, replication_factor: int) -> BrokerIds:
-        # After as many partitions as there are unfenced brokers the stripes would repeat: continue in another order.
+        # The stripes repeat after as many partitions as there are unfenced brokers, so continue in another order.
         if self._round and self.unfenced_count > 1 and self._round % self.unfenced_count == 0:
             self._shuffle()
         count = len(self._racks)

@@ -140,8 +140,8 @@ def leave_directories(
 
 
 def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int | None = None) -> list[AnyRecord]:
-    """Elect leaders for the partitions without one. `broker_id` may lead as well: it is being unfenced, although the image still
-    has it fenced."""
+    """The records that elect leaders for the partitions without one. `broker_id` may lead as well: it is being unfenced, although
+    the image still has it fenced."""
     is_active, returning = may_lead(image), image.brokers.get(-1 if broker_id is None else broker_id)
     if returning is not None and returning.in_controlled_shutdown:
         broker_id = None
@@ -289,8 +289,8 @@ def _accept(
     if record is None:
         record = change_partition(key, partition, isr, rules, lost, leader_recovery_state=recovery)
     if record is None:
-        # Unlike in Kafka: the leader withdraws a proposal, and a copy of that proposal may still arrive. The new partition
-        # epoch makes the controller reject the copy.
+        # Unlike in Kafka, a record is written although nothing changes. The leader may have withdrawn a proposal of which a copy
+        # still arrives; the new partition epoch makes the controller reject the copy.
         record = PartitionChangeRecord(*key, isr=isr)
     records.append(record)
     partition = partition.merge(record)

@@ -1,5 +1,5 @@
-"""How much one request may change. Its records are one atomic batch, and while it is decided, written and applied, a controller
-serves no other request.
+"""The limit of what one request may change. Its records are one atomic batch, and while it is decided, written and applied, a
+controller serves no other request.
 
 Kafka's controllers refuse an operation of more than 10,000 records (MAX_RECORDS_PER_USER_OP) with the same error. Here the items
 of a request are counted before they are looked at, so items that change nothing count, too.

@@ -54,14 +54,14 @@ DRAIN_MS = 200
 
 
 class ControllerServer:
-    """One controller: its metadata log, its voter of the quorum, and the listener."""
+    """One controller: its metadata log, its voter of the quorum, and its listeners."""
 
     def __init__(self, config: ControllerConfig, doors: Doors, files: Files, *, levels: Levels = SUPPORTED) -> None:
-        """`levels`: the levels of the metadata that this controller supports; other ones play another version in tests."""
+        """`levels`: the levels of the metadata that this controller supports; tests pass others to play another version."""
         self.config = config
         self._levels = levels
         self.port = config.port
-        """After `start`: the port that was bound."""
+        """The port of the quorum's listener: the configured one, and after `start` the one that was bound."""
         self.ready = asyncio.Event()
         """Set when this node first knows an active controller."""
         self.failure: asyncio.Future[StrandlineError] | None = None
@@ -74,18 +74,18 @@ class ControllerServer:
         self.running: Running | None = None
         """The phase that follows; None before the quorum's node has taken up a role."""
         self.security = NodeSecurity(config.security, files, doors)
-        """How the listeners authenticate their peers, and this controller itself."""
+        """How the listeners authenticate their peers, and how this controller authenticates itself to other nodes."""
         self.servers: list[Server] = []
         """One for each listener, once they listen."""
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self.authorizer = authorizer_of(config.values)
-        """None: everyone may do everything."""
+        """None if no authorizer is configured: every client may do everything."""
         self.mutation_quota: MutationQuota | None = None
         """None before the handlers exist."""
         self._doors = doors
         self._files = files
 
-    # -- what others look at ------------------------------------------------------------------------------------------
+    # -- state that other modules read --------------------------------------------------------------------------------
 
     @property
     def listening(self) -> bool:
@@ -93,12 +93,12 @@ class ControllerServer:
 
     @property
     def has_quorum(self) -> bool:
-        """The quorum's node has taken up a role."""
+        """Whether the quorum's node has taken up a role."""
         return self.running is not None
 
     @property
     def cluster_id(self) -> str | None:
-        """None until it is known and on the disk, during `start`."""
+        """The cluster's id; None until it is known and on the disk (during `start`)."""
         return None if self.opened is None else self.opened.cluster_id
 
     @property
@@ -152,7 +152,8 @@ class ControllerServer:
             await self._listen(servers)
 
     async def _bind(self, servers: list[Server]) -> None:
-        """Bind every listener; `servers` has those that are bound, whatever happens. The first is that of the quorum."""
+        """Bind every listener, and add its server to `servers`, so that the caller can stop the bound ones after an error. The
+        first is that of the quorum."""
         connection_ids = count(1)
         for listener in self.config.listeners:
             server = self._make_server(listener.name, connection_ids)
@@ -186,7 +187,8 @@ class ControllerServer:
         return self._open_quorum(tuple(servers), cluster_id, log_dir)
 
     async def _agree(self, servers: list[Server]) -> Agreed:
-        """Only during the agreement does a controller listen before it knows its cluster."""
+        """Listen, and agree with the other controllers on a cluster id. In no other case does a controller listen before it knows
+        its cluster."""
         await self._listen(servers)
         config = self.config
         timeout_ms = config.cluster_id_agreement_timeout_ms
@@ -290,7 +292,8 @@ class ControllerServer:
         return server
 
     def _refuse_early(self, request: ServerRequest) -> None:
-        """The error is retriable: the client tries another controller, or this one later."""
+        """Refuse a request that arrives during the start. The error is retriable: the client tries another controller, or this
+        one later."""
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"controller {self.config.node_id} is starting")
 
     def _handlers(self, opened: Opened) -> Mapping[int, Any]:
@@ -318,7 +321,7 @@ class ControllerServer:
             decide_registration(request)
             broker = controller.image.brokers.get(request.body.broker_id)
             if broker is not None and broker.incarnation_id == request.body.incarnation_id:
-                # So a process that dies before its first heartbeat is detected like any other.
+                # A registration counts like a heartbeat, so a process that dies before its first one is detected like any other.
                 liveness.on_heartbeat(request.connection, broker.broker_id, broker.broker_epoch)
             else:
                 liveness.on_duplicate(request.body.broker_id)
@@ -386,7 +389,7 @@ class _ReadyController(Controller):
 
 
 def balance_settings(image: MetadataImage, config: ControllerConfig) -> BalanceSettings:
-    """The settings by which leaders return, after the changes in the image."""
+    """The present settings by which leaders return to their preferred replicas."""
     values = current_values(image, config.values)
     return BalanceSettings(
         values["auto.leader.rebalance.enable"],

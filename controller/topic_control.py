@@ -146,9 +146,9 @@ class TopicControl:
         """Add partitions to topics (CreatePartitions, KIP-195), with the replication factor that the topic has, or will have
         after its reassignment.
 
-        The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS if the topic has as many already,
+        The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS if the topic has as many or more already,
         INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED. With `validate_only`
-        nothing is written, nor charged. Raises BrokerError POLICY_VIOLATION as `create_topics` does."""
+        nothing is written, nor charged. Raises BrokerError POLICY_VIOLATION for too many topics or new partitions."""
         check_amount(len(request.topics), "name", "topics")
         check_amount(sum(_added(image, topic) for topic in request.topics), "create", "partitions")
         decision: Decision[CreatePartitionsResponse] = Decision(CreatePartitionsResponse([]), cause="partitions_added")
@@ -258,7 +258,8 @@ def _assignment_problem(image: MetadataImage, replicas: BrokerIds, factor: int) 
 def _new_partitions(
     image: MetadataImage, topic_id: bytes, assignments: Sequence[BrokerIds], *, first_index: int
 ) -> list[PartitionRecord]:
-    """The ISR of a new partition is all its active replicas; the first of them leads."""
+    """The records of new partitions. The ISR of each is all its active replicas, of which the first leads. Raises BrokerError
+    INVALID_REPLICA_ASSIGNMENT if a partition has none."""
     is_active = may_lead(image)
     records: list[PartitionRecord] = []
     for index, replicas in enumerate(assignments, first_index):
@@ -290,7 +291,7 @@ def delete_topics(image: MetadataImage, request: DeleteTopicsRequest, charge: Ch
     """Delete topics by name or by id (DeleteTopics, KIP-516). Brokers delete the logs when they apply the record.
 
     The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION for a name, UNKNOWN_TOPIC_ID for an id, INVALID_REQUEST for a
-    topic that is named twice, or by both or neither; THROTTLING_QUOTA_EXCEEDED. Raises BrokerError POLICY_VIOLATION for too many
+    topic that is named twice, by both, or by neither; THROTTLING_QUOTA_EXCEEDED. Raises BrokerError POLICY_VIOLATION for too many
     topics."""
     check_amount(len(request.topics), "delete", "topics")
     decision: Decision[DeleteTopicsResponse] = Decision(DeleteTopicsResponse([]))

@@ -1,7 +1,7 @@
 """Unclean elections on request: ElectLeaders with election type 1 (KIP-460), whatever the strategy of the topic is.
 
 The replicas are asked first (`unclean_recoverer.py`). The request may name the replica to elect; otherwise it is the one with the
-newest and longest log. Only a partition without a leader is elected.
+newest and longest log. A partition that has a leader keeps it.
 """
 
 from __future__ import annotations

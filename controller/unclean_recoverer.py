@@ -67,7 +67,7 @@ class UncleanRecoverer:
         wall_clock_ms: Callable[[], int],
         ask: AskBroker,
     ) -> None:
-        """`settings`: the present ones."""
+        """`settings` returns the present settings."""
         self._controller = controller
         self._settings = settings
         self._wall_clock_ms = wall_clock_ms
@@ -133,7 +133,8 @@ class UncleanRecoverer:
             self._arm(until)
 
     async def _run(self, due: list[Question]) -> None:
-        """One round. The next look follows at once if something has changed or elections were made, otherwise after a moment."""
+        """Ask the replicas and elect leaders, in one round. The next look follows at once if something has changed or a leader
+        was elected, otherwise after `RETRY_S`."""
         delay_s = RETRY_S
         try:
             logs = await self._ask(due)
@@ -165,8 +166,8 @@ class UncleanRecoverer:
         return await self._submit(decide)
 
     async def _submit(self, decide: Callable[[ActiveState], Decision[R]]) -> R:
-        """Submit the decision, and return its reply when its records are committed. Raises the BrokerError that it was refused
-        with."""
+        """Submit the decision, and return its reply when its records are committed. Raises the BrokerError with which it was
+        refused."""
         done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def on_reply(reply: R | BrokerError) -> None:
@@ -234,7 +235,7 @@ class UncleanRecoverer:
 
 
 def logs_in(response: GetReplicaLogInfoResponse) -> dict[TopicIdPartition, ReplicaLog]:
-    """The logs in a response. A replica that is not there (yet) is left out; a damaged one has no log end."""
+    """The logs in a response. A replica that does not exist on the broker (yet) is left out; a damaged one has the log end -1."""
     logs: dict[TopicIdPartition, ReplicaLog] = {}
     for topic in response.topics:
         for info in topic.partitions:

@@ -8,7 +8,7 @@ returns. An *unclean election* ends the wait. Its strategy is a setting of the t
                  replicas are alive and have answered, so that the election loses as little as possible. A replica in an offline
                  log directory is not alive: it returns when the disk is repaired
     aggressive   when all replicas have answered or, after `unclean.recovery.timeout.ms`, all that are alive; after twice that
-                 time, live replicas that do not answer are not waited for any more
+                 time, the election no longer waits for live replicas that do not answer
 
 `unclean.leader.election.enable=true` means aggressive. A value of the topic counts before one of the cluster. If a resource has
 both keys, `unclean.leader.election.enable=true` counts before `unclean.recovery.strategy`.
@@ -18,9 +18,10 @@ its log continues the newest history; among equals it is the first in the order 
 that is alive.
 
 What may be lost: let E be the epoch of the last leader. A log whose last records are of epoch E is a part of that leader's log,
-so every committed record below its end is in it. A log of an older epoch may have followed another history; only its high
-watermark is sure, and if an unclean election has come since, only what was common then. The range ends where the log of the
-last leader ended, if that replica has answered and lacks nothing; otherwise its end is unknown.
+so every committed record below its end is in it. A log of an older epoch may have followed another history; only the records
+below its high watermark are certain and, if unclean elections have happened since, only those before the records that they may
+have lost. The range ends where the log of the last leader ended, if that replica has answered and lacks nothing; otherwise its
+end is unknown.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class ReplicaLog(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A partition without a leader whose replicas are asked, as it was when they were asked."""
+    """A partition without a leader whose replicas are asked for their logs, and its partition epoch at that time."""
 
     key: TopicIdPartition
     partition_epoch: int
@@ -138,7 +139,7 @@ class Look:
 
 @dataclass(slots=True)
 class _Absence:
-    """Since when a partition has had no leader, and its leader epoch since then. In the next absence that is higher."""
+    """A time in which a partition has no leader: its start, and the leader epoch, which is higher in the next absence."""
 
     leader_epoch: int
     since: float
@@ -147,8 +148,8 @@ class _Absence:
 
 
 class RecoveryClock:
-    """Since when each partition has had no leader. It is state of the active controller alone: a new active controller starts to
-    wait again."""
+    """Keeps since when each partition has had no leader. It is state of the active controller alone: a new active controller
+    starts to wait again."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -185,7 +186,7 @@ class RecoveryClock:
         return look
 
     def timeouts(self, key: TopicIdPartition, now: float) -> int:
-        """How many times `unclean.recovery.timeout.ms` the partition has waited: 0, 1 or 2."""
+        """How many times `unclean.recovery.timeout.ms` has passed since the partition lost its leader, at most 2."""
         absence = self._absences.get(key)
         waited = 0.0 if absence is None else now - absence.since
         return (waited >= self.timeout_s) + (waited >= 2 * self.timeout_s)
@@ -290,7 +291,7 @@ def last_known_leader(partition: PartitionRegistration) -> int:
 def lost_range(
     partition: PartitionRegistration, earlier: Sequence[EarlierElection], leader: int, answers: Answers
 ) -> tuple[int, int]:
-    """The records that may be lost if this replica leads: from an offset to another one, exclusive; -1: the end is unknown."""
+    """The range of records that may be lost if this replica leads: first offset, and exclusive end (-1: unknown)."""
     chosen, epoch = answers[leader], partition.leader_epoch - 1
     lost_from = chosen.log_end_offset
     if chosen.last_epoch != epoch:

@@ -1,4 +1,4 @@
-"""The connection to one other voter: opened for the first request, and opened again for the next one after it broke."""
+"""The connection to one other voter: opened for the first request and, after it broke, again for the next request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUE_MAX = 16
 PATIENCE_S = 2.0
 """How long a voter may be unreachable before this is logged. A restarted voter is usually back by then."""
 NOTICE_S = 60.0
-"""How often it is logged after that."""
+"""The time from one such log line to the next."""
 
 
 class VoterChannel:

@@ -9,7 +9,7 @@ from strandline.protocol.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """Durations and sizes of the quorum. Kafka's names where it has the key."""
+    """Durations and sizes of the quorum, with Kafka's names where Kafka has the key."""
 
     election_timeout_ms: int = 500
     """How long a candidate waits for votes, and a voter for the candidate it voted for. Jitter extends it up to twice that."""

@@ -49,6 +49,7 @@ def refuse_fetch(state: RaftState, ticket: object, error: ErrorCode) -> None:
 
 
 def refuse_parked_fetches(state: RaftState, role: Leader) -> None:
-    """When the leadership ends: the waiting replicas look for the new leader at once instead of at their timeout."""
+    """Refuse the parked fetches when the leadership ends, so that the replicas look for the new leader at once, not only after
+    their timeout."""
     for fetch in role.parked.values():
         refuse_fetch(state, fetch.ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -29,18 +29,18 @@ class FlushedPoint:
         found = None if data is None else OffsetCheckpoint.decode(data)
         self._file = files.open(path, create=True)
         if data is not None and found is None:
-            self._file.truncate(0)  # Damaged: otherwise its rest would stay behind what `note` writes.
+            self._file.truncate(0)  # It is damaged, and its rest would stay behind what `note` writes.
         self.offset = (found or {}).get(_KEY, 0)
         """Every record below was flushed; 0 if the file is missing or damaged."""
 
     def note(self, offset: int) -> None:
-        """Every record below `offset` is flushed. The file is written without an fsync."""
+        """Store that every record below `offset` is flushed. The file is written without an fsync."""
         if offset != self.offset:
             self.offset = offset
             self._file.pwrite(f"0\n1\n{METADATA_TOPIC} 0 {offset:019d}\n".encode(), 0)
 
     def lower(self, offset: int) -> None:
-        """Before a truncation to `offset`, because records appended there later are not flushed yet."""
+        """Lower the offset durably, before a truncation to `offset`: records appended there later are not flushed yet."""
         if offset < self.offset:
             self.note(offset)
             self._file.fsync()

@@ -2,7 +2,8 @@
 
 One fetch is in flight at a time. It names the end of the follower's log and the epoch of its last record. The leader answers
 with the next records; or with the epoch after which the follower's log diverges; or with a snapshot, if the leader's log no
-longer reaches back that far. A fetch is sent only after the log is flushed, because the leader counts what it claims.
+longer reaches back that far. A fetch is sent only after the log is flushed, because the leader counts every record below the log
+end that the fetch names as flushed.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class FollowerHandler:
         role.fetch_at = now + state.retry_backoff()
 
     def _retry_later(self, role: Follower, reason: str, now: float, detail: str = "") -> None:
-        """The leader answers, but this node cannot use the answer."""
+        """Log that this node cannot use the leader's answer, and fetch again after a pause."""
         state = self.state
         suppressed = state.limits.admit(reason, now)
         if suppressed is not None:
@@ -171,7 +172,7 @@ class FollowerHandler:
         self._check_truncated(offset)
 
     def _check_truncated(self, offset: int) -> None:
-        """No committed record is gone, and no record after the log's new end counts as flushed."""
+        """Raise CommittedTruncation if a committed record is gone, or a record after the log's new end counts as flushed."""
         state, log = self.state, self.state.log
         if log.end_offset < state.high_watermark or log.flushed_offset > log.end_offset:
             raise CommittedTruncation(

@@ -52,7 +52,7 @@ class LeaderFetches:
         assert isinstance(role, Leader)
         progress = self._progress(role, request.replica_id)
         if session < progress.session and request.replica_id in role.voters:
-            # Sent before the voter connected again. Its disk may have been lost since (`voter_recovery.py`).
+            # The voter sent this fetch before it connected again. It may have lost its disk since (`voter_recovery.py`).
             refuse_fetch(state, ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         # The session is never lowered. If it were, two processes with the same replica id would reset `sent_high_watermark` with
@@ -123,7 +123,8 @@ class LeaderFetches:
     def _record_position(
         self, role: Leader, progress: ReplicaProgress, replica_id: int, partition: FetchPartition, previous_at: float, now: float
     ) -> None:
-        """`previous_at`: when the replica fetched before. If it has now what the leader had then, it was caught up then."""
+        """Record the replica's log end, and when it was last caught up. `previous_at` is the time of its previous fetch: if the
+        replica now has everything that the leader had at that time, it was caught up then."""
         end_offset = self.state.log.end_offset
         if partition.fetch_offset >= end_offset:
             progress.caught_up_at = now
@@ -197,8 +198,8 @@ class LeaderFetches:
 
     def on_describe_request(self, request: DescribeQuorumRequest, ticket: object, now: float) -> None:
         """Answer DescribeQuorum (KIP-595) with the log end, the last fetch and the last time caught up of each voter and observer
-        (KIP-836). NOT_LEADER_OR_FOLLOWER, with the leader if it is known, if this node does not lead. The shell adds the
-        addresses (`nodes`), which the core does not know."""
+        (KIP-836). If this node does not lead, the error is NOT_LEADER_OR_FOLLOWER, with the leader if it is known. The shell adds
+        the addresses (`nodes`), which the core does not have."""
         state, role = self.state, self.state.role
         if not isinstance(role, Leader):
             text = f"node {state.node_id} does not lead the quorum"

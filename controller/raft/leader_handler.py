@@ -63,7 +63,7 @@ class LeaderHandler:
 
     def hears_majority(self, role: Leader, now: float) -> bool:
         """Whether a majority, this node included, has fetched within the check-quorum timeout. Schedules the next check, and
-        forgets the observers that no longer fetch."""
+        removes the observers that no longer fetch."""
         state = self.state
         timeout = state.config.check_quorum_timeout_ms / 1000
         heard_at = sorted((max(progress.fetched_at, role.began_at) for progress in role.voters.values()), reverse=True)
@@ -108,7 +108,7 @@ class LeaderHandler:
     # -- the high watermark --------------------------------------------------------------------------------------------
 
     def on_log_synced(self, now: float) -> None:
-        """The leader's log is on its disk up to its end: the leader counts for the majority up to there."""
+        """The leader's log is on its disk up to `flushed_offset`, so the leader counts for the majority up to there."""
         role = self.state.role
         if isinstance(role, Leader):
             role.flushed_offset = self.state.log.flushed_offset

@@ -22,7 +22,8 @@ class QuorumWriter(Protocol):
 
 
 class QuorumListener(Protocol):
-    """How the quorum notifies the controller. Called from the event loop, never re-entrantly, never after `stop()` returned."""
+    """The notifications of the quorum to the controller. They are called from the event loop, never re-entrantly, and never after
+    `Quorum.stop()` has returned."""
 
     def on_committed(self, base_offset: int, last_offset: int, epoch: int, records: Sequence[bytes]) -> None:
         """One committed batch, in order and once. A control batch is handed over without records, for its offsets."""

@@ -27,7 +27,7 @@ logger = get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Applied:
-    """How far the listener has come, and what it was handed since the last snapshot."""
+    """The listener's position in the log, and how much it has received since the last snapshot."""
 
     end_offset: int = 0
     """The listener has every record below."""
@@ -136,7 +136,8 @@ class ListenerFeed:
             self._listener.on_committed(header.base_offset, header.last_offset, header.leader_epoch, records)
 
     def _maybe_load_snapshot(self) -> None:
-        """At the start, and after a snapshot was installed: the log no longer has the listener's next record."""
+        """Hand over the newest snapshot at the start, and when the log no longer has the listener's next record, because a
+        snapshot was installed."""
         applied, latest = self.applied, self._log.latest_snapshot_id
         if latest is None or (applied.end_offset >= self._log.start_offset and applied.end_offset > 0):
             return

@@ -49,7 +49,7 @@ from strandline.protocol import apis
 
 
 class RaftNode:
-    """The module's text has the contract with the shell. `state` is for reading, its outbox for emptying."""
+    """One voter. The text of this module is its contract with the shell, which reads `state` and empties its outbox."""
 
     def __init__(
         self,
@@ -124,14 +124,15 @@ class RaftNode:
         deadline = state.role.next_deadline()
         return deadline if state.recovery is None else min(deadline, state.recovery.next_deadline())
 
-    # -- the leader's owner --------------------------------------------------------------------------------------------
+    # -- for the active controller -------------------------------------------------------------------------------------
 
     def append(self, batch: bytearray, epoch: int) -> int:
         """Append one batch as leader of `epoch`, and return its last offset (`LeaderHandler.append`)."""
         return self._leader.append(batch, epoch)
 
     def resign(self, now: float) -> None:
-        """Stop leading on purpose; the other voters are notified, the most complete one first."""
+        """Stop leading on purpose; the other voters are notified, and the one with the longest log is the first successor. Only
+        for a leader."""
         self._transitions.become_resigned(now)
 
     # -- the disk and the network --------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class RaftNode:
         self._leader.on_log_synced(now)
 
     def on_request(self, api_key: int, body: Any, ticket: object, session: int, now: float) -> None:
-        """Handle one request of `QUORUM_APIS`. `ticket` comes back with the reply; `session` numbers the connections."""
+        """Handle one request of `QUORUM_APIS`. The reply carries `ticket`; `session` numbers the connections."""
         if api_key == apis.FETCH:
             self._fetches.on_fetch_request(body, ticket, session, now)
         else:

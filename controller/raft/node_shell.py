@@ -26,7 +26,7 @@ from strandline.protocol.security.client_security import NO_SECURITY, ClientSecu
 
 
 class NodeShell:
-    """`is_running` becomes true in `start`. After `halt` no event reaches the node any more."""
+    """The shell of one node. `is_running` becomes true in `start`; after `halt`, no event reaches the node."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class NodeShell:
         """Set whenever the events have been settled; `wait_for_leader` waits on it."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """When `_timer` is due. Kept here, because a uvloop handle that is due at once does not have it."""
+        """When `_timer` is due. It is kept here, because a uvloop handle that is due at once does not have its time."""
 
     def start(self) -> None:
         """Take up the role that the log and `quorum-state` allow."""
@@ -92,7 +92,7 @@ class NodeShell:
     # -- events in -----------------------------------------------------------------------------------------------------
 
     def on_request(self, request: ServerRequest) -> None:
-        """Handle a request of the quorum's APIs. NOT_CONTROLLER if the node does not run."""
+        """Handle a request of the quorum's APIs; refuse it with NOT_CONTROLLER if the node does not run."""
         if not self.is_running:
             node_id = self.node.state.node_id
             request.refuse(ErrorCode.NOT_CONTROLLER, f"the metadata quorum of controller {node_id} is not running")
@@ -116,7 +116,7 @@ class NodeShell:
         self._guard(self._settle)
 
     def resign(self) -> None:
-        """If this node leads, resign, so that another voter takes over."""
+        """Resign, so that another voter takes over. Only for a leader."""
         self.node.resign(self._loop.time())
         self.schedule()
 

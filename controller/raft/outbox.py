@@ -34,7 +34,7 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Outbox:
-    """The messages that the core wants to send: at once, or after the log and the election are on the disk."""
+    """The messages that the node sends: at once, or after the log and the election are on the disk."""
 
     at_once: list[Send | Reply] = field(default_factory=list)
     after_sync: list[Send | Reply] = field(default_factory=list)

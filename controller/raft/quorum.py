@@ -37,7 +37,8 @@ logger = get_logger(__name__)
 
 
 class Quorum:
-    """Mount `handlers` on the controller's server before `start()`."""
+    """One voter. `handlers` answers the quorum's requests; before `start()` and after a failure it refuses them with
+    NOT_CONTROLLER."""
 
     @classmethod
     def open(

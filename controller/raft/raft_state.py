@@ -93,7 +93,7 @@ class RaftState:
 
     @property
     def hears_leader(self) -> bool:
-        """This node follows a leader that has answered, and has not lost it since."""
+        """Whether this node follows a leader that has answered, and has not lost it since."""
         return isinstance(self.role, Follower) and self.role.leader_is_alive
 
     @property
@@ -113,7 +113,7 @@ class RaftState:
 
     @property
     def needs_sync(self) -> bool:
-        """A message, the election or the leader's log waits for the disk."""
+        """Whether a message, the election or the leader's log waits for the disk."""
         return (
             bool(self.outbox.after_sync)
             or self.election_dirty

@@ -42,7 +42,7 @@ def _levels(data: bytes) -> Iterator[int]:
 
 
 def _levels_of(values: Iterator[bytes]) -> Iterator[int]:
-    """The levels in these records, up to one that this version does not know."""
+    """The levels in these records, up to the first record that this version cannot decode."""
     for value in values:
         try:
             record = decode_record(value)

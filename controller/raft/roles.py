@@ -120,7 +120,8 @@ class Candidate:
 
 @dataclass(slots=True, eq=False)
 class VoterWithoutState:
-    """What a recovering voter still waits for (`voter_recovery.py`). It is kept beside the role, because it outlives roles."""
+    """The answers that a recovering voter still waits for (`voter_recovery.py`). They are kept beside the role, because they
+    outlive roles."""
 
     unanswered: set[int]
     """Other voters that have not answered this process with their epoch yet."""
@@ -167,7 +168,7 @@ class Follower:
 
 @dataclass(slots=True, eq=False)
 class ReplicaProgress:
-    """What the leader knows about one voter or observer from its fetches."""
+    """One voter or observer, as the leader sees it from its fetches."""
 
     end_offset: int = -1
     """The replica's log end, which a voter has flushed; -1 until its first valid fetch."""
@@ -210,7 +211,7 @@ class Leader:
     """The other voters."""
     observers: dict[int, ReplicaProgress] = field(default_factory=dict)
     parked: dict[tuple[int, int], ParkedFetch] = field(default_factory=dict)
-    """By replica id and connection: at most one fetch for each."""
+    """The parked fetches by replica id and connection, at most one for each."""
     begin_epoch_at: dict[int, float] = field(default_factory=dict)
     """When to send BeginQuorumEpoch to a voter that does not fetch. A voter with a request in flight has no entry."""
     check_quorum_at: float = NO_DEADLINE

@@ -104,7 +104,7 @@ class SnapshotTaker:
             return None
         if size is None:
             return None
-        # From here on the files of the log itself change: an error there is fatal.
+        # From here on the files of the log itself change, so an error is fatal.
         self._log.clean(self._wall_clock_ms())
         end = snapshot_id.end_offset
         logger.info("quorum.snapshot_written", node_id=self._node_id, metadata_offset=end, size_bytes=size)

@@ -22,7 +22,8 @@ class QuorumStateStore:
         self._voter_ids = tuple(voter_ids)
 
     def read(self) -> QuorumFile | None:
-        """None if there is no file. Raises UsageError if it is damaged, or of another cluster."""
+        """The content of the file; None if there is none. Raises UsageError if it is damaged, or of another cluster or other
+        voters."""
         if not self._files.exists(self.path):
             return None
         return decode_quorum_state(self._files.read(self.path), self.path, self._cluster_id, self._voter_ids)
@@ -46,5 +47,5 @@ class QuorumStateStore:
         return state.election
 
     def write(self, election: ElectionState, applied_offset: int) -> None:
-        """Durable when this returns."""
+        """Replace the file. It is durable when this returns."""
         self._files.write_atomic(self.path, encode_quorum_state(self._cluster_id, self._voter_ids, election, applied_offset))

@@ -91,7 +91,7 @@ class RoleTransitions:
             self.become_unattached(election.epoch, now + state.first_backoff())
 
     def become_unattached(self, epoch: int, deadline: float) -> None:
-        """Know no leader, in `epoch` if it is higher than the present one. Ask for pre-votes at `deadline`."""
+        """Follow no leader, and enter `epoch` if it is higher than the present one. Ask for pre-votes at `deadline`."""
         if epoch > self.state.epoch:
             self._elect(self.state.election.of_epoch(epoch))
         self.become(Unattached(deadline))
@@ -155,7 +155,7 @@ class RoleTransitions:
         return Resigned(now + self.state.election_timeout(), successors, dict.fromkeys(successors, now))
 
     def end_recovery(self) -> None:
-        """The durable part: from the next write of quorum-state on, this voter has a vote again."""
+        """End the recovery in the durable state: once quorum-state is written, this voter has a vote again."""
         self._elect(self.state.election._replace(recovering=False))
 
     def _elect(self, election: ElectionState) -> None:

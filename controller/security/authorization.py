@@ -19,9 +19,9 @@ def authorized(
     committed: Callable[[], MetadataImage],
     find_handler: Callable[[int], Handler | None],
 ) -> dict[int, Handler]:
-    """The handlers with that of Envelope, each behind its guard; without an authorizer they are as they were.
+    """The handlers and that of Envelope, each behind its guard; without an authorizer there are no guards.
 
-    `committed`: the committed image, whose access rules count. `find_handler`: the handlers as they are when a request comes."""
+    `committed` returns the committed image, whose access rules count. `find_handler` returns the guarded handler of an API."""
     if authorizer is None:
         return {**handlers, ENVELOPE: EnvelopeHandler(find_handler, has_authorizer=False).handle}
     all_handlers = {**handlers, ENVELOPE: EnvelopeHandler(find_handler).handle}

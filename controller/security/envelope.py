@@ -24,7 +24,7 @@ class EnvelopeHandler:
     """Answers Envelope requests of a controller."""
 
     def __init__(self, find_handler: Callable[[int], Handler | None], *, has_authorizer: bool = True) -> None:
-        """`find_handler`: the handler of an API, as the controller's server has it: guarded, if there is an authorizer."""
+        """`find_handler` returns the handler of an API that the controller's server has: guarded, if there is an authorizer."""
         self._find_handler = find_handler
         self._has_authorizer = has_authorizer
 
@@ -39,7 +39,7 @@ class EnvelopeHandler:
 
 
 def _no_authorizer() -> BrokerError:
-    """Without an authorizer the controller would carry out what the client may not do, so it refuses."""
+    """The error of a controller without an authorizer, which could not refuse what the client may not do."""
     return BrokerError(
         ErrorCode.SECURITY_DISABLED,
         "the broker has an authorizer and this controller has none: set authorizer.class.name on the controllers first",
@@ -58,7 +58,7 @@ class _SenderConnection:
         return getattr(self._connection, name)
 
     def mute(self, duration_s: float) -> None:
-        """The broker mutes its client: the response carries the throttle time."""
+        """Does nothing: the broker mutes its client, because the response carries the throttle time."""
 
 
 class EnvelopedRequest:

@@ -4,8 +4,8 @@ The active controller measures, so the quota holds for the whole cluster. A clie
 windows' worth at once, and the last request may exceed it. Until that debt is paid, each topic that the client asks for is
 refused with THROTTLING_QUOTA_EXCEEDED; the response says how long that takes. Each topic counts by its partitions.
 
-Only requests that a broker forwards for a client count (Envelope): brokers create internal topics for themselves. What was used
-is not kept over a change of the active controller, as in Kafka.
+Only requests that a broker forwards for a client count (Envelope): brokers create internal topics for themselves. A new active
+controller does not know what was used before, as in Kafka.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Charge:
         """How long the client has to wait, if something was refused."""
 
     def __call__(self, partitions: int) -> None:
-        """Count so many partitions. BrokerError THROTTLING_QUOTA_EXCEEDED if the client has used up its quota before."""
+        """Count this many partitions. Raises BrokerError THROTTLING_QUOTA_EXCEEDED if the client had used up its quota before."""
         if self._budget is None:
             return
         wait_s = self._budget.bucket.wait_s(self._now)
@@ -41,7 +41,7 @@ class Charge:
 
 
 FREE = Charge(None, 0.0)
-"""For requests that have no limit."""
+"""The charge of requests that no quota limits."""
 
 
 class MutationQuota:
@@ -55,7 +55,7 @@ class MutationQuota:
         """Requests of which a part was refused."""
 
     def use(self, quotas: ClientQuotas) -> None:
-        """Take over changed quotas."""
+        """Use these quotas from now on."""
         if quotas is not self._quotas:
             self._quotas = quotas
             self._budgets.use(quotas, self._now())

@@ -44,8 +44,9 @@ _Alteration = ScramCredentialDeletion | ScramCredentialUpsertion
 def alter_scram_credentials(
     image: MetadataImage, request: AlterUserScramCredentialsRequest
 ) -> Decision[AlterUserScramCredentialsResponse]:
-    """Remove and set credentials. A user's result is UNACCEPTABLE_CREDENTIAL, UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND for
-    a credential that is to be removed, or DUPLICATE_RESOURCE. Raises BrokerError UNSUPPORTED_VERSION, POLICY_VIOLATION."""
+    """Remove and set credentials. The error of a user's result is UNACCEPTABLE_CREDENTIAL, UNSUPPORTED_SASL_MECHANISM,
+    RESOURCE_NOT_FOUND if the credential to remove does not exist, or DUPLICATE_RESOURCE. Raises BrokerError UNSUPPORTED_VERSION,
+    POLICY_VIOLATION."""
     require_level(LEVEL, image.feature_level, "SCRAM credentials")
     check_amount(len(request.deletions) + len(request.upsertions), "alter", "credentials")
     records: dict[str, AnyRecord] = {}
