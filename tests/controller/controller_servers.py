@@ -38,7 +38,7 @@ class ControllerServers:
         self.starts: dict[int, asyncio.Task[None]] = {}
 
     def start(self, node_id: int, **more: Any) -> asyncio.Task[None]:
-        """Begin to start it and return the task: without a cluster id, the start ends only when the voters agree on one."""
+        """Start the server and return the task: without a cluster id, the start ends only when the voters agree on one."""
         config = config_of(self.folder, node_id, self.ports, **{**self.settings, **more})
         server = self.servers[node_id] = server_of(config)
         self.starts[node_id] = asyncio.get_running_loop().create_task(server.start())
@@ -54,7 +54,7 @@ class ControllerServers:
                 await asyncio.gather(start, return_exceptions=True)
 
     async def decided(self) -> str:
-        """Wait until all have started, and return their cluster id."""
+        """Wait until all servers have started; returns their cluster id."""
         async with asyncio.timeout(20):
             await asyncio.gather(*self.starts.values())
         (cluster_id,) = {server.cluster_id for server in self.servers.values()}
@@ -63,7 +63,7 @@ class ControllerServers:
         return cluster_id
 
     async def led(self) -> None:
-        """Wait until one leads the quorum and each has a vote."""
+        """Wait until a controller leads the quorum and all have a vote."""
         await until(lambda: any(server.quorum.is_leader for server in self.servers.values()))
         await until(lambda: all(server.quorum.has_vote for server in self.servers.values()))
 
@@ -82,7 +82,7 @@ class ControllerServers:
         return next((server for server in self.servers.values() if server.controller.active is not None), None)
 
     def wipe(self, node_id: int) -> None:
-        """Lose its disk."""
+        """Take the controller's disk away, by renaming its folder."""
         (self.folder / str(node_id)).rename(self.folder / f"lost-{node_id}")
 
 
@@ -130,6 +130,6 @@ class ConnectedBroker:
         return await self.call(apis.BROKER_HEARTBEAT, body)
 
     async def die(self) -> None:
-        """Like the kernel when it closes a killed process: the listening port first."""
+        """Stop like a killed process, whose listening port the kernel closes first."""
         await self.server.stop()
         self.connection.close()

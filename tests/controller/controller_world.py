@@ -41,9 +41,9 @@ class ListQuorum:
 
     def __init__(self) -> None:
         self.log: list[tuple[int, bytes]] = [(0, b"")]
-        """(epoch, record); an empty record is one of the quorum itself."""
+        """(epoch, record) by offset; an empty record is one of the quorum itself."""
         self.batches: list[tuple[int, int]] = []
-        """(first, last) offset of each append."""
+        """The first and last offset of each append."""
         self.committed = -1
         self.epoch = 1
         self.leading = False
@@ -68,7 +68,7 @@ class ListQuorum:
 
 
 class ControllerWorld:
-    """One active controller, in virtual time. Brokers are the requests that the test sends in their names."""
+    """One active controller, in virtual time. Brokers exist only as the requests that the test sends in their names."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class ControllerWorld:
         return topic.partitions[index]
 
     def alter(self, name: str, isr: Sequence[int], index: int = 0, **overrides: Any) -> AlterPartitionPartitionResponse:
-        """An AlterPartition request as the current leader would send it, except for `overrides`."""
+        """Build an AlterPartition request as the current leader would send it, except for `overrides`."""
         answers: list[AlterPartitionPartitionResponse]
         answers = self.call(apis.ALTER_PARTITION, self.alter_request(name, isr, index, **overrides)).partitions
         return answers[0]

@@ -44,7 +44,7 @@ def cluster(operation: int, principal: Principal = ALICE) -> AclBinding:
 
 
 class PeerRequest(HandledRequest):
-    """A request of a principal."""
+    """A request that belongs to a principal."""
 
     def __init__(self, body: Any, api_key: int, principal: Principal, connection: HandledConnection | None = None) -> None:
         super().__init__(body, api_key=api_key, connection=connection)
@@ -69,13 +69,14 @@ class GuardedWorld:
         """The requests that have reached the handler."""
 
     def grant(self, *acls: AclBinding) -> None:
-        """Make these the only rules."""
+        """Replace all rules with these."""
         self.image.acls = {bytes([index]) * 16: acl for index, acl in enumerate(acls)}
 
     def ask(
         self, api_key: int, body: Any, answer: Callable[[Any], Any] = lambda body: None, principal: Principal = ALICE
     ) -> PeerRequest:
-        """The request, answered: by `answer`, by a guard, or with the BrokerError that a guard has raised."""
+        """Send the request; returns it with its response: from `answer`, from a guard, or the BrokerError that a guard has
+        raised."""
         request = PeerRequest(body, api_key, principal)
 
         def handle(reached: Any) -> None:

@@ -60,7 +60,7 @@ def test_a_heartbeat_writes_nothing() -> None:
 
 
 def test_very_many_changes_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line for each would take longer than an election. The shared line has the same facts."""
+    """A line for each would take longer than the election. The shared line has the same facts."""
     monkeypatch.setattr("strandline.controller.change_log_lines.PARTITION_LINES_MAX", 9)
     world = ControllerWorld(brokers=3)
     world.create("orders", [[1, 2, 3]] * 10)
@@ -74,7 +74,7 @@ def test_very_many_changes_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_new_partitions_are_told_with_their_first_state() -> None:
-    """From the log alone a reader knows from then on the leader, the ISR and the replicas."""
+    """From then on, the log alone shows the leader, the ISR and the replicas."""
     world = ControllerWorld(brokers=3)
     with capture_logs() as lines:
         world.create("orders", [[1, 2], [2, 3]])
@@ -99,7 +99,7 @@ def test_a_change_names_its_cause() -> None:
 
 
 def test_fencing_logs_how_long_the_broker_was_silent() -> None:
-    """Since its connection broke, if the controller saw that; otherwise since its last heartbeat."""
+    """The time counts from the broken connection, if the controller noticed that; otherwise from the last heartbeat."""
     world = ControllerWorld(brokers=3)
     world.now += 0.25
     world.controller.metrics.on_connection_lost(1, world.now)

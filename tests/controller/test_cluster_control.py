@@ -43,7 +43,7 @@ def test_the_broker_epoch_is_the_offset_of_the_registration_record() -> None:
 
 
 def test_a_second_process_is_rejected_while_the_session_lasts() -> None:
-    """S51: also while the first one is still fenced."""
+    """S51: this holds also while the first one is still fenced."""
     world = ControllerWorld()
     epoch = world.register(1, incarnation=1)
     assert code_of(world, apis.BROKER_REGISTRATION, registration(1, 2)) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -69,7 +69,7 @@ def test_the_same_incarnation_registers_again_without_a_new_epoch() -> None:
 
 
 def test_a_wrong_cluster_id_is_refused() -> None:
-    """S51."""
+    """S51: it belongs to another cluster."""
     world = ControllerWorld()
     assert code_of(world, apis.BROKER_REGISTRATION, registration(1, cluster="other")) == ErrorCode.INCONSISTENT_CLUSTER_ID
     assert not world.image.brokers
@@ -134,7 +134,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
 
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_a_heartbeat_of_another_epoch_is_refused_and_renews_no_session(difference: int) -> None:
-    """F15."""
+    """F15: the heartbeat belongs to another process than the registered one."""
     world = ControllerWorld(brokers=1)
     world.now += 2.5
     request = world.heartbeat_request(1, epoch=world.epoch(1) + difference)
@@ -163,7 +163,7 @@ def test_a_broker_whose_disks_have_all_failed_is_fenced_and_stays_so() -> None:
 
 
 def test_a_failed_log_directory_leaves_the_registration_and_the_broker_goes_on() -> None:
-    """Until the last one fails: that fences the broker."""
+    """Only when the last directory has failed, the broker is fenced."""
     first, second = b"d" * 16, b"e" * 16
     world = ControllerWorld(brokers=1)
     world.start_broker(2, log_dirs=[first, second])
@@ -198,7 +198,7 @@ def test_a_silent_broker_is_fenced_at_the_session_timeout() -> None:
 
 
 def test_the_first_deadline_is_that_of_the_broker_silent_for_longest() -> None:
-    """A renewed session moves behind the others: only so does one timer see every expiry in time."""
+    """A renewed session moves behind the others, so that one timer notices every expiry in time."""
     sessions = BrokerSessions(3.0)
     for broker_id in (1, 2, 3):
         sessions.touch(broker_id, 10 + broker_id, now=float(broker_id))
@@ -261,7 +261,7 @@ def test_controlled_shutdown_moves_all_leaders_in_one_batch() -> None:
 
 
 def test_a_broker_may_not_stop_before_its_moves_are_committed() -> None:
-    """If the controller failed now, the old leaders would remain."""
+    """If the controller failed now, the old leaders would stay."""
     world = ControllerWorld(brokers=2)
     world.create("t", [[1, 2]])
     world.auto_commit = False

@@ -129,7 +129,7 @@ class AgreementModel:
         if agreement is None or not agreement.is_decided:
             return
         cluster_id = agreement.adopted[0] if agreement.adopted else f"id-{next(self.names)}"
-        self.crash(voter_id)  # it either dies before the write to the disk, or has an id already
+        self.crash(voter_id)  # it dies before the write to the disk, or has an id already
         if reaches_the_disk:
             self.disks[voter_id] = cluster_id
 
@@ -159,7 +159,7 @@ ACTIONS = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([1, 3, 5]), st.lists(st.tuples(ACTIONS, st.integers(0, 20), st.integers(0, 4)), max_size=80))
 def test_there_is_never_a_second_cluster_id(voters: int, steps: list[tuple[str, int, int]]) -> None:
-    """However starts, crashes and answers are ordered. And once all voters stay up, each of them has the id."""
+    """This holds for any order of starts, crashes and answers. When all voters stay up, each of them gets the id."""
     model = AgreementModel(voters)
     for step in steps:
         model.act(*step)
@@ -179,7 +179,7 @@ def test_there_is_never_a_second_cluster_id(voters: int, steps: list[tuple[str, 
 
 
 class MakesTooEarly(Agreement):
-    """Creates an id after any answer, instead of after the answers of all."""
+    """A mutant that creates an id after any answer, instead of after the answers of all."""
 
     @property
     def may_create(self) -> bool:
@@ -188,7 +188,7 @@ class MakesTooEarly(Agreement):
 
 @pytest.mark.parametrize(("kind", "ids"), [(Agreement, 0), (MakesTooEarly, 2)])
 def test_two_voters_that_asked_the_same_third_create_one_id(kind: type[Agreement], ids: int) -> None:
-    """And the model would notice a second one."""
+    """The mutant shows that the model notices a second id."""
     model = AgreementModel(3, kind)
     for voter_id in model.voter_ids:
         model.start(voter_id)
@@ -214,7 +214,7 @@ async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def test_three_fresh_controllers_agree_and_elect(servers: ControllerServers) -> None:
-    """As at the first `docker-compose up`."""
+    """The situation of the first `docker-compose up`."""
     for node_id in servers.ports:
         servers.start(node_id)
     cluster_id = await servers.decided()
@@ -228,7 +228,7 @@ async def test_three_fresh_controllers_agree_and_elect(servers: ControllerServer
 
 
 async def test_no_id_is_created_while_one_controller_is_missing(servers: ControllerServers) -> None:
-    """The missing one may be the only one with the id of an existing servers. Nothing is formatted either."""
+    """The missing one may be the only one with the id of an existing cluster. No directory is formatted either."""
     with capture_logs() as lines:
         for node_id in (101, 102):
             servers.start(node_id)
@@ -263,7 +263,8 @@ async def test_a_controller_without_a_cluster_id_rejects_requests(servers: Contr
 
 @pytest.mark.parametrize("lost", [101, 103])
 async def test_a_controller_that_lost_its_volume_adopts_the_id_and_catches_up(servers: ControllerServers, lost: int) -> None:
-    """Also the lowest voter, which creates ids: it does not create a second one. And it has no vote before it has caught up."""
+    """This includes the lowest voter, which creates ids: it does not create a second one. The controller has no vote before it
+    has caught up."""
     for node_id in servers.ports:
         servers.start(node_id)
     cluster_id = await servers.decided()

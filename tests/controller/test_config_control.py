@@ -135,7 +135,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
 def test_a_rejected_change_names_its_reason_and_stores_nothing(
     world: ControllerWorld, resource: AlterConfigsResource, code: ErrorCode, words: str
 ) -> None:
-    """The valid keys of the same resource are not stored either (F11); another resource of the request is."""
+    """The valid keys of the same resource are not stored either (F11); those of another resource of the request are."""
     before = world.image
     resource.configs.insert(0, AlterableConfig("max.message.bytes", CONFIG_SET, "77"))
     if resource.resource_type == RESOURCE_BROKER:
@@ -224,7 +224,7 @@ def test_a_changed_retention_overrides_the_hours_in_the_file(world: ControllerWo
 
 
 def test_hours_and_minutes_cannot_be_changed_while_the_broker_runs(world: ControllerWorld) -> None:
-    """As in Kafka, they are keys of the file alone."""
+    """As in Kafka, these keys exist only in the file."""
     ((code, message),) = alter(world, broker("1", ("log.retention.hours", CONFIG_SET, "1")))
     assert (code, "log.retention.hours" in (message or "")) == (ErrorCode.INVALID_CONFIG, True)
 
@@ -256,7 +256,7 @@ def test_items_are_appended_to_lists_and_subtracted(world: ControllerWorld) -> N
 
 @pytest.mark.parametrize("own", [None, "compact"])
 def test_an_item_that_is_not_there_is_subtracted_without_a_change(world: ControllerWorld, own: str | None) -> None:
-    """Kafka pins the default value, although nobody has asked for one."""
+    """Kafka stores the default value as the topic's own, although no one asked for it."""
     if own is not None:
         alter(world, topic(("cleanup.policy", CONFIG_SET, own)))
     end = world.quorum.log_end_offset
@@ -272,7 +272,7 @@ def test_an_item_that_is_not_there_is_subtracted_without_a_change(world: Control
 
 
 def test_items_are_appended_to_what_the_cluster_has(world: ControllerWorld) -> None:
-    """Kafka appends to the built-in default in place of it."""
+    """Kafka appends to the built-in default instead."""
     alter(world, broker("", ("log.cleanup.policy", CONFIG_SET, "compact")))
     alter(
         world, topic(("cleanup.policy", CONFIG_APPEND, "delete")), broker("1", ("log.cleanup.policy", CONFIG_SUBTRACT, "compact"))
@@ -369,7 +369,7 @@ def test_min_isr_above_the_isr_warns_that_writes_are_rejected() -> None:
 
 @pytest.mark.parametrize("key", TOPIC_CONFIGS.values(), ids=lambda key: key.name)
 def test_every_default_is_a_value_that_would_be_accepted(key: ConfigKey) -> None:
-    """And its text form gives the same value."""
+    """Its text form gives the same value."""
     assert key.parse(key.default) == key.default
     assert key.parse(key.text(key.default)) == key.default
 
@@ -423,7 +423,7 @@ def test_no_key_is_suggested_when_none_is_similar() -> None:
 
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete", ""])
 def test_every_cleanup_policy_is_stored(world: ControllerWorld, policy: str) -> None:
-    """Empty: keep everything (KIP-1161)."""
+    """An empty policy keeps everything (KIP-1161)."""
     assert alter(world, topic(("cleanup.policy", CONFIG_SET, policy))) == [(0, None)]
     assert world.image.topic_config("t")["cleanup.policy"] == [each for each in policy.split(",") if each]
 

@@ -182,7 +182,7 @@ def test_a_batch_at_an_unexpected_offset_deactivates_the_controller(world: Contr
 
 
 def test_a_decision_with_an_unsafe_partition_state_is_not_written(world: ControllerWorld) -> None:
-    """The active controller writes nothing and continues; a standby controller that reads such a record stops."""
+    """The active controller does not write it and continues; a standby controller that reads such a record stops."""
     records = [TopicRecord("bad", b"b" * 16), PartitionRecord(b"b" * 16, 0, (1, 2), (1,), 2)]
     end, image = world.quorum.log_end_offset, world.image
     with pytest.raises(InternalError, match="its leader is broker 2, which is not in the ISR"):
@@ -198,7 +198,7 @@ def test_a_decision_with_an_unsafe_partition_state_is_not_written(world: Control
 
 
 def many(monkeypatch: pytest.MonkeyPatch) -> ControllerWorld:
-    """Thirty partitions that broker 1 leads, and ten that others lead; five records fill a batch."""
+    """A cluster with thirty partitions that broker 1 leads, and ten that broker 2 leads; five records fill a batch."""
     monkeypatch.setattr("strandline.controller.controller.BATCH_BYTES", 150)
     world = ControllerWorld(brokers=3)
     world.create("t", [[1, 2, 3]] * 30 + [[2, 1, 3]] * 10)
@@ -236,7 +236,7 @@ def partitions(world: ControllerWorld) -> list[PartitionRegistration]:
 
 
 def fail_over(world: ControllerWorld, kept: int) -> None:
-    """The next controller finds the first `kept` records of the log."""
+    """A new controller becomes active, with only the first `kept` records of the log."""
     world.commit(up_to=kept - 1)
     world.controller.on_resign(1)
     del world.quorum.log[kept:]
@@ -263,7 +263,7 @@ def test_a_fence_of_very_many_partitions_is_written_in_bounded_batches(monkeypat
 
 
 def test_preferred_elections_of_very_many_partitions_are_written_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each one stands for itself. One batch could be larger than the quorum accepts."""
+    """The elections are independent of each other. One batch could be larger than the quorum accepts."""
     world = many(monkeypatch)
     world.kill_broker(1)
     world.start_broker(1, incarnation=2)
@@ -294,7 +294,7 @@ def test_a_split_registration_has_the_offset_of_its_record_as_epoch(monkeypatch:
 
 
 def finish(world: ControllerWorld, act: Callable[[ControllerWorld], None]) -> None:
-    """The next step of the broker, or none."""
+    """Take the broker's next step, if it has one, or let its session end."""
     if act is unfence:
         world.heartbeat(2)
     elif act is shut_down:
@@ -317,7 +317,8 @@ def finish(world: ControllerWorld, act: Callable[[ControllerWorld], None]) -> No
 def test_the_next_controller_completes_a_split_decision(
     act: Callable[[ControllerWorld], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut after every batch: the broker's next request, or its silence, completes the decision of the last controller."""
+    """The log is cut after each batch: the broker's next request, or its silence, completes the decision of the last
+    controller."""
     kept, ends = -1, [0]
     while kept < ends[-1]:
         world = many(monkeypatch)

@@ -9,7 +9,7 @@ from strandline.controller.metrics import ControllerMetrics, QuorumMetrics
 
 
 def test_a_failover_counts_from_the_broken_connection_to_the_commit() -> None:
-    """0.2 s for the probe of the broker, 0.1 s until the quorum has committed."""
+    """The times are 0.2 s for the probe of the broker, and 0.1 s until the quorum has committed."""
     world = ControllerWorld(brokers=3)
     world.auto_commit = False
     metrics = world.controller.metrics
@@ -69,7 +69,7 @@ def test_only_a_partition_that_gets_another_leader_is_an_election() -> None:
 
 
 def test_a_leader_from_outside_the_isr_is_an_unclean_election() -> None:
-    """No decision makes one today; if one ever does, the metric must show it."""
+    """No decision elects one today; if one ever does, the metric must show it."""
     world = ControllerWorld(brokers=3)
     topic_id = world.create("t", [[1, 2, 3]])
     world.alter("t", [1, 2])

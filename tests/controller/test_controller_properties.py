@@ -67,10 +67,10 @@ class Watcher:
         self.image = MetadataImage.EMPTY
         self.batches_seen = 0
         self.epochs: dict[int, int] = {}
-        """Broker -> the highest broker epoch that it ever had."""
+        """The highest broker epoch that each broker ever had."""
         self.elections = self.leaderless = self.elected_from_elr = self.struck = 0
         self.complete: dict[TopicIdPartition, set[int]] = {}
-        """Brokers whose log certainly has every committed record of the partition, whatever the leader may have committed."""
+        """The brokers whose log certainly has every committed record of a partition, whatever its leader may have committed."""
         self.lossy: dict[bytes, None] = {}
         """Incarnation ids of the processes that found a lost disk."""
 
@@ -210,7 +210,7 @@ class Chaos:
         return name, self.random.randrange(len(topic.partitions))
 
     def propose(self) -> None:
-        """An ISR that the leader would propose, or now and then one that the controller must reject."""
+        """Propose an ISR as the leader would, or now and then one that the controller must reject."""
         found = self.a_partition()
         if found is None:
             return
@@ -251,7 +251,7 @@ class Chaos:
         self.world.heartbeat(self.a_broker(), offset=self.world.image.offset - lag)
 
     def restart(self) -> None:
-        """Usually of a broker that is down; otherwise a second live process with the same id."""
+        """Start a process, usually of a broker that is down; otherwise a second live one with the same id."""
         self.incarnation += 1
         down = [b for b in sorted(self.world.image.brokers) if self.world.image.brokers[b].fenced]
         broker_id = self.random.choice(down if down and self.random.random() < 0.7 else BROKERS)

@@ -101,7 +101,7 @@ async def test_a_broker_whose_connection_only_broke_stays(single: ControllerServ
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
-    """After a replay of the log, and then from a snapshot."""
+    """The metadata returns by a replay of the log, and then from a snapshot."""
     config = config_of(tmp_path, 101, {101: free_port()})
     images = []
     for round_ in range(3):

@@ -100,7 +100,7 @@ def test_an_added_replica_does_not_join_the_isr_of_a_broker_that_was_cordoned_si
 
 
 def test_a_replica_that_was_there_before_returns_to_the_isr() -> None:
-    """The partition needs its copy."""
+    """Its partition needs the copy; only new replicas are kept away."""
     world = world_of()
     world.create("t", [[1, 2]])
     assert world.alter("t", [1]).error_code == 0

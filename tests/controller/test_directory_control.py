@@ -27,7 +27,7 @@ def two_disks(levels: Levels = SUPPORTED) -> ControllerWorld:
 
 
 def assign(world: ControllerWorld, directory: bytes, *indexes: int, broker: int = 1, topic_id: bytes | None = None) -> list[int]:
-    """Tell the controller that these replicas are in the directory; returns the error codes."""
+    """Assign these replicas to the directory; returns the error codes."""
     topic = world.image.topic("t")
     assert topic is not None
     topics = [AssignedTopic(topic_id or topic.topic_id, list(indexes))]
@@ -70,8 +70,8 @@ def test_a_replica_that_is_assigned_to_an_offline_directory_leaves_the_isr() -> 
 
 
 def test_a_process_that_registers_again_without_a_directory_gives_up_its_leaders_there() -> None:
-    """A directory fails while a controller that does not know the broker's registration makes it register again. No heartbeat
-    names the directory as failed later: the registration has it no more."""
+    """A directory fails while a controller that does not know the broker's registration makes it register again. No later
+    heartbeat names the directory as failed, because the registration no longer has it."""
     world = two_disks()
     assign(world, D1, 0)
     assign(world, D2, 1)
@@ -90,7 +90,7 @@ def test_a_lost_replica_does_not_lead() -> None:
 
 
 def test_a_broker_is_not_elected_for_a_partition_in_an_offline_directory() -> None:
-    """Not even if it is the only member of the ISR: the partition waits until the directory is back."""
+    """This includes the only member of the ISR: the partition waits until the directory is back."""
     world = two_disks()
     assign(world, D1, 0)
     assign(world, D2, 1)

@@ -88,7 +88,7 @@ def test_any_of_all_killed_replicas_may_lead(world: ControllerWorld, order: tupl
 
 
 def test_power_loss_of_all_leaves_none_eligible(world: ControllerWorld) -> None:
-    """No election without a decision of an operator: the partition remembers its last leader."""
+    """Only an operator can decide on an election: the partition remembers its last leader."""
     for broker_id in (1, 2, 3):
         world.kill_broker(broker_id)
     for broker_id in (1, 2, 3):
@@ -128,7 +128,7 @@ def records_of_last_batch(world: ControllerWorld) -> list[Any]:
 
 def test_strike_comes_before_the_registration_in_one_batch(world: ControllerWorld) -> None:
     """KAFKA-18106: 1 returns before it was fenced, and still leads. Its epoch must not be that of another leader's log."""
-    world.now += 100  # its session has ended, and nothing has noticed yet
+    world.now += 100  # its session has ended, and the controller has not noticed yet
     epochs = [world.partition("t").leader_epoch, world.partition("t").partition_epoch]
     world.register(1, 2, record_loss=LOSS_YES)
     records = records_of_last_batch(world)
@@ -158,7 +158,7 @@ def test_only_the_named_partitions_are_struck(world: ControllerWorld) -> None:
 
 
 def test_replaced_disk_is_a_loss_whatever_the_broker_says() -> None:
-    """An earlier start has formatted the disk and died before it registered. The next one finds nothing wrong with it."""
+    """An earlier start has formatted the disk and died before it registered. The next start finds nothing wrong with it."""
     world = ControllerWorld()
     for broker_id in (1, 2):
         world.start_broker(broker_id, log_dirs=[bytes([broker_id]) * 16])
@@ -238,7 +238,7 @@ def test_running_broker_reports_a_loss(world: ControllerWorld) -> None:
 
 
 def test_min_isr_is_raised_lowered_and_raised_while_there_is_an_elr(world: ControllerWorld) -> None:
-    """The ELR stays as long as nothing can be committed without it. It never comes back by itself: in between, records may have
+    """The ELR stays as long as no record can be committed without it. It never returns by itself: in between, records may have
     been committed."""
     world.alter("t", [1])
     assert state(world) == (1, (1,), (2, 3))
@@ -280,7 +280,7 @@ def test_min_isr_of_one_broker_is_refused(world: ControllerWorld) -> None:
 
 
 def test_min_isr_of_the_brokers_files() -> None:
-    """If the files differ, the largest value counts. When it has become smaller, the ELRs that depended on it go."""
+    """If the files differ, the largest value counts. When that becomes smaller, the ELRs that depended on it are emptied."""
     world = ControllerWorld()
     for broker_id in (1, 2, 3):
         world.start_broker(broker_id, min_insync_replicas=2 if broker_id == 3 else 1)

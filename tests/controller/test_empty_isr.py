@@ -19,7 +19,7 @@ EMPTY = PartitionRegistration((1, 2, 3), (), NO_LEADER, 1, 1, elr=(2,), last_kno
 
 @pytest.fixture
 def world() -> ControllerWorld:
-    """Partition t-0 has lost its ISR, and t-1 is well."""
+    """A cluster whose partition t-0 has lost its ISR; t-1 is healthy."""
     world = ControllerWorld(brokers=3)
     topic_id = world.create("t", [[1, 2, 3], [2, 3, 1]])
     change = PartitionChangeRecord(topic_id, 0, isr=(), leader=NO_LEADER, eligible_leader_replicas=(2,), last_known_elr=(1,))
@@ -64,7 +64,7 @@ def test_the_index_finds_the_partition_by_its_missing_leader_alone(world: Contro
 
 
 def test_requests_about_the_partition_are_answered(world: ControllerWorld) -> None:
-    """A proposal of a broker that led before is refused. An election of the preferred replica elects what may be elected."""
+    """A proposal of a broker that led before is refused. An election of the preferred replica elects a replica that may lead."""
     assert world.alter("t", [1], broker_id=1, leader_epoch=0).error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert world.alter("t", [1], broker_id=1).error_code == ErrorCode.INVALID_REQUEST
     reply = world.call(apis.ELECT_LEADERS, ElectLeadersRequest(PREFERRED_ELECTION, None))

@@ -82,7 +82,7 @@ def recorded_files() -> Iterator[tuple[str, bytes]]:
 
 
 def recorded_values() -> list[bytes]:
-    """Every metadata record of that controller: of its log, and of its snapshot."""
+    """Every metadata record of that controller, from its log and its snapshot."""
     found: list[bytes] = []
     for name, data in recorded_files():
         if name.endswith(".log"):
@@ -162,7 +162,7 @@ def test_the_active_controller_writes_nothing_if_its_level_cannot_express_a_reco
 
 
 def test_the_image_of_level_0_takes_no_content_of_level_1() -> None:
-    """In whatever portions the records are applied: the level is the one before the record."""
+    """This holds however the records are divided: the level that counts is the one before the record."""
     partition = PartitionRecord(A, 0, (1, 2), (), NO_LEADER, eligible_leader_replicas=(1,))
     with pytest.raises(InternalError, match="its ISR is empty, which needs level 1"):
         MetadataImage.EMPTY.apply([TOPIC, partition], 1, 1)
@@ -188,7 +188,7 @@ def test_a_level_is_never_lowered_by_a_record_and_an_unknown_feature_is_a_contra
 
 
 def test_decoding_stops_at_a_level_that_is_not_supported() -> None:
-    """Before the records after it, which may have a form that is not known here."""
+    """It stops before the records after the level, whose form may be unknown here."""
     values = [encode_record(TOPIC), encode_record(FeatureLevelRecord(METADATA_VERSION, 3)), b"\x91\x63"]
     with pytest.raises(UnsupportedLevel, match=r"has level 3 .* supports 0 to 2: start the version that the other nodes run"):
         decode_records(values, SUPPORTED)
@@ -207,7 +207,7 @@ def test_a_new_cluster_begins_at_the_highest_supported_level() -> None:
 
 
 def test_metadata_without_a_level_stays_at_level_0() -> None:
-    """Under a new active controller of the new version, too."""
+    """It stays there also under a new active controller of the new version."""
     world = ControllerWorld(brokers=1, levels=LEVEL_0_ONLY)
     world.controller.on_resign(1)
     world.controller.levels = SUPPORTED
@@ -229,7 +229,7 @@ def old_world(brokers: int = 2) -> ControllerWorld:
 
 
 def answers(world: ControllerWorld, voters: dict[int, Levels | str] | None = None, **brokers: Levels | str) -> NodeLevels:
-    """All nodes support level 1, except those that are given (`broker_2=...`)."""
+    """The nodes' answers: all support level 1, except those that are given (`broker_2=...`)."""
     found = {
         broker.incarnation_id + bytes([broker.broker_id]): brokers.get(f"broker_{broker.broker_id}", SUPPORTED)
         for broker in world.image.brokers.values()
@@ -252,7 +252,7 @@ def upgrade(world: ControllerWorld, found: NodeLevels, *updates: FeatureUpdate, 
 
 
 def test_an_upgrade_writes_the_level_and_the_ranges_in_one_batch() -> None:
-    """Nothing else of a registration changes: no broker is fenced, and no epoch is new."""
+    """The rest of a registration stays the same: no broker is fenced, and no epoch is new."""
     world = ControllerWorld(levels=LEVEL_0_ONLY)
     world.controller.levels = SUPPORTED
     for broker_id in (1, 2):
@@ -360,7 +360,7 @@ def test_a_broker_that_registers_after_the_questions_prevents_the_upgrade() -> N
     ids=repr,
 )
 def test_an_update_is_refused_without_asking_any_node(update: FeatureUpdate, words: str) -> None:
-    """A downgrade as well, even an unsafe one: the log may hold records that the lower level does not have."""
+    """This includes a downgrade, even an unsafe one: the log may hold records that the lower level does not have."""
     world = ControllerWorld()
     assert not needs_answers(world.image, SUPPORTED, UpdateFeaturesRequest(0, [update]))
     ((code, message),) = upgrade(world, NodeLevels(), update)

@@ -83,7 +83,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
     (group(("share.isolation.level", CONFIG_SET, "read_committed")), ErrorCode.INVALID_CONFIG, "no share groups"),
     (group(("streams.num.standby.replicas", CONFIG_SET, "1")), ErrorCode.INVALID_CONFIG, "no Streams groups"),
     (group((SESSION, CONFIG_SET, "50000"), name=""), ErrorCode.INVALID_REQUEST, "name of the group is missing"),
-    # Above the default session, which is 9000.
+    # Not below the default session, which is 9000.
     (group((HEARTBEAT, CONFIG_SET, "9000")), ErrorCode.INVALID_CONFIG, "the default group.consumer.session.timeout.ms"),
     (group((SESSION, CONFIG_SET, "12000"), (HEARTBEAT, CONFIG_SET, "12000")), ErrorCode.INVALID_CONFIG, "must be larger than"),
 ]

@@ -1,4 +1,4 @@
-"""Leaders return to their preferred replicas by themselves: when, how many at once, and to which brokers not."""
+"""Leaders return to their preferred replicas by themselves: when, how many at once, and to which brokers they do not."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALL = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
 
 
 class Balanced:
-    """A cluster of three brokers, and the balance of its active controller, which looks once a second."""
+    """A cluster of three brokers, and the leader balance of its active controller, which checks once a second."""
 
     def __init__(self, assignments: list[list[int]] | None = None, *, percentage: int = 0) -> None:
         self.world = ControllerWorld(brokers=3)
@@ -62,7 +62,7 @@ class Balanced:
         return [topic.partitions[i].leader for i in range(len(topic.partitions))]
 
     def after(self, seconds: float) -> list[int]:
-        """Let the seconds pass; returns the brokers whose leaders moved back."""
+        """Let the seconds pass; returns the brokers that got leaderships back."""
         moved: list[int] = []
         for _ in range(round(seconds)):
             self.world.now += 1.0
@@ -83,7 +83,7 @@ class Balanced:
         self.world.start_broker(broker_id, incarnation)
 
     def catch_up(self, broker_id: int, *indexes: int) -> None:
-        """The broker joins the ISRs of these partitions."""
+        """Add the broker to the ISRs of these partitions."""
         for index in indexes:
             isr = self.world.partition("t", index).isr
             assert not self.world.alter("t", [*isr, broker_id], index).error_code
@@ -155,7 +155,7 @@ def test_no_leader_returns_while_a_broker_is_in_controlled_shutdown() -> None:
 
 
 def test_other_leaders_return_if_one_isr_never_gets_the_broker_back() -> None:
-    """Partition 2 has no leader that could add broker 1: the other one of its ISR is gone for good."""
+    """Partition 2 has no leader that could add broker 1: the other member of its ISR never returns."""
     cluster = Balanced([[1, 2], [1, 2], [3, 1]])
     world = cluster.world
     world.kill_broker(1)
@@ -304,7 +304,7 @@ async def test_balance_is_switched_off_and_on_while_the_controller_is_active() -
 
 
 async def test_change_during_a_move_leaves_one_timer() -> None:
-    """The commit of the elections comes after the change."""
+    """The elections are committed after the change."""
     cluster = Balanced([[1, 2]])
     world = cluster.world
     world.kill_broker(1)

@@ -106,7 +106,7 @@ GONE = [
 
 @pytest.mark.parametrize("found", GONE)
 async def test_a_broker_that_is_gone_with_its_host_is_fenced(scene: Scene, found: list[Probe]) -> None:
-    """A killed container: the kernel closes its connections, then its address and its name vanish. No host is left that could
+    """A killed container: the kernel closes its connections, then its address and its name vanish. No host remains that could
     refuse a connection."""
     scene.probes = list(found)
     scene.liveness.on_connection_lost(scene.connections[1])
@@ -206,7 +206,7 @@ async def test_a_controller_that_was_paused_fences_no_broker() -> None:
 @pytest.mark.parametrize("late_s", [0.05, 0.8, 1.4])
 async def test_a_late_timer_waits_for_delayed_heartbeats(late_s: float) -> None:
     """The whole cluster was stopped for a little longer than a session, and the timer was due shortly before it continued: the
-    delay of the timer does not show how long the pause was. The brokers' heartbeats are on their way."""
+    delay of the timer does not show how long the pause was. The brokers' heartbeats are in flight."""
     scene = Scene(session_timeout_ms=3000)
     at = scene.liveness._planned + late_s
     scene.world.controller.now = lambda: at
@@ -249,8 +249,8 @@ async def test_a_new_active_controller_probes_brokers_that_did_not_connect() -> 
 async def test_a_new_active_controller_fences_a_broker_whose_name_is_gone(
     monkeypatch: pytest.MonkeyPatch, found: list[Probe], fenced: bool
 ) -> None:
-    """It never had a connection to the broker, so it does not know how that was lost. A silent host may only be cut off for a
-    moment; a name that is unknown twice, half a second apart, is that of a removed container."""
+    """The controller never had a connection to the broker, so it does not know how that was lost. A silent host may only be cut
+    off for a moment; a name that is unknown twice, half a second apart, is that of a removed container."""
     monkeypatch.setattr("strandline.controller.liveness.NAME_GONE_MS", 60)
     scene = Scene()
     scene.world.controller.on_resign(1)
@@ -283,7 +283,7 @@ async def test_a_registration_finds_out_that_the_predecessor_is_dead(scene: Scen
 
 
 async def test_a_broker_with_a_connection_is_not_contested(scene: Scene) -> None:
-    """A second process with its id, which retries for ever, must not cost a live broker its place at a change of controllers."""
+    """A second process with its id, which retries forever, must not get a live broker fenced when the controller changes."""
     scene.world.controller.on_resign(1)
     scene.world.become_active(epoch=2)
     scene.beat(1, HandledConnection())
@@ -381,7 +381,7 @@ async def test_the_probe_distinguishes_an_unknown_name_from_a_dead_resolver(
 
 
 async def test_the_probe_waits_for_no_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver may take ten seconds to answer that it does not know a name."""
+    """A resolver may take ten seconds to answer that a name does not exist."""
     answered = threading.Event()
 
     def getaddrinfo(*args: object, **kwargs: object) -> list[Any]:

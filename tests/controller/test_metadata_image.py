@@ -92,7 +92,7 @@ def topic(name: str = "t", topic_id: bytes = A, partitions: int = 2) -> list[Any
 
 @pytest.mark.parametrize("record", EXAMPLES, ids=lambda r: type(r).__name__)
 def test_a_record_survives_its_encoding(record: MetadataRecord) -> None:
-    """And every record type has an example here."""
+    """Every record type has an example here."""
     assert decode_record(encode_record(record)) == record
     assert {type(r).__name__ for r in EXAMPLES} == set(RECORD_TYPES.values())
 
@@ -230,8 +230,8 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize(("replicas", "isr", "leader"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_a_record_of_an_unsafe_partition_state_is_rejected(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -> None:
-    """In the log and in a snapshot. Otherwise a broker would lead without records of the ISR, or wait for a member that never
-    fetches. No part of the batch is applied, and the error names the partition."""
+    """It is rejected in the log and in a snapshot. Otherwise a broker would lead without records of the ISR, or wait for a member
+    that never fetches. No part of the batch is applied, and the error names the partition."""
     image = image_of(*topic(), BROKER)
     new = [TopicRecord("u", B), PartitionRecord(B, 0, (1, 2), (1, 2), 1), PartitionRecord(B, 1, replicas, isr, leader)]
     with pytest.raises(InternalError, match=r"partition u-1 .* no partition may have: its .*; nothing of its batch is applied"):
@@ -277,7 +277,7 @@ def test_a_snapshot_makes_the_same_image() -> None:
 
 
 def test_the_delta_to_a_snapshot_equals_a_replay() -> None:
-    """A broker that was away for long gets a snapshot, and must act on the changes since."""
+    """A broker that was away for long gets a snapshot, and must act on the changes since its last image."""
     before = image_of(*topic("t", A), *topic("u", B), BROKER)
     delta = apply(
         before,
@@ -303,7 +303,7 @@ def test_the_delta_to_a_snapshot_equals_a_replay() -> None:
 
 
 def test_one_change_among_ten_thousand_partitions_does_not_copy_them() -> None:
-    """Counted, not timed: how many dictionary entries a hundred changes copy in total."""
+    """The test counts instead of timing: how many dictionary entries a hundred changes copy in total."""
     image = image_of(*topic("t", A, 10_000))
     copied = 0
 
@@ -330,7 +330,7 @@ _Change = tuple[dict[int, int], set[int]]
 
 
 def is_missing(found: PersistentMap[int, int], key: int) -> bool:
-    """`pytest.raises`, a hundred times as fast: there are a million of these."""
+    """Like `pytest.raises`, but a hundred times as fast: there are a million of these."""
     try:
         found[key]
     except KeyError:

@@ -29,7 +29,7 @@ from strandline.storage.files import MemoryFiles
 TASKS = 4
 NAMES = [f"spark/8c1c1c7e-4f0b-4a53-8df3-90f2a6b3c003/{task}" for task in range(TASKS)]
 SNAPSHOT_AFTER_BYTES, SEGMENT_BYTES = 20 * 1024, 16 * 1024
-"""A thousandth of the defaults."""
+"""A thousandth of the default sizes."""
 
 
 class Node:

@@ -55,7 +55,7 @@ def security(mapping: dict[str, Any]) -> NodeSecurity:
 
 
 def login(node: NodeSecurity, user: str, password: str, mechanism: str = SCRAM_512) -> str | None:
-    """The user that the listener knows the client as. Raises AuthenticationError if it does not accept it."""
+    """The principal that the listener accepts the client as. Raises AuthenticationError if it rejects the client."""
     listener = node.listener("SASL_SSL")
     assert listener is not None
     server, client = listener.mechanisms[mechanism](), ScramClientExchange(mechanism, user, password, os.urandom)
@@ -137,7 +137,7 @@ def test_changed_files_are_noticed_and_used(folder: Path, tmp_path: Path) -> Non
 
 
 def test_files_that_cannot_be_used_change_nothing(folder: Path, tmp_path: Path) -> None:
-    """F29: a half-written certificate must not close the door."""
+    """F29: a half-written certificate must not lock clients out."""
     pem = tmp_path / "broker-1.pem"
     pem.write_bytes((folder / "broker-1.pem").read_bytes())
     node = security(keys(folder, ssl__keystore__location=str(pem)))
@@ -153,7 +153,7 @@ def test_files_that_cannot_be_used_change_nothing(folder: Path, tmp_path: Path) 
 
 
 def test_a_controller_without_a_user_for_brokers_says_so(folder: Path) -> None:
-    """It knows the names of their listeners only when they have registered."""
+    """It learns the names of their listeners only when they register."""
     mapping = {
         "node.id": 101,
         "log.dirs": "d",
@@ -180,7 +180,8 @@ def test_a_file_of_users_is_read_as_it_was_written() -> None:
 
 
 def test_nodes_agree_on_the_salts_of_users_that_do_not_exist(folder: Path) -> None:
-    """The salt of a user is the same on all nodes. If that of an invented one were not, two questions would tell who exists."""
+    """The salt of a user is the same on all nodes. If that of a user who does not exist were not, two requests would show who
+    exists."""
 
     def first_message(node: NodeSecurity, user: str) -> bytes:
         listener = node.listener("SASL_SSL")
@@ -195,7 +196,8 @@ def test_nodes_agree_on_the_salts_of_users_that_do_not_exist(folder: Path) -> No
 
 
 def test_node_that_starts_reads_the_files_itself(folder: Path, tmp_path: Path) -> None:
-    """The nodes of a process share the contexts of equal settings: a second one started although the file was broken by then."""
+    """The nodes of a process share the contexts of equal settings: a second node used to start although the file was broken by
+    then."""
     authority = tmp_path / "ca.pem"
     authority.write_bytes((folder / "ca.pem").read_bytes())
     to_controllers = {

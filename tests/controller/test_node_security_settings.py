@@ -1,4 +1,4 @@
-"""What a node's configuration says about security, and which configurations are refused because they have a gap."""
+"""The security settings of a node's configuration, and the configurations that are refused because they have a gap."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_names_of_protocols_stand_for_themselves() -> None:
 
 
 def test_other_names_are_plaintext_without_a_map() -> None:
-    """Configurations of before mean what they meant."""
+    """Configurations of earlier versions keep their meaning."""
     config = of(BROKER, listens("INTERNAL://b:9092", "EXTERNAL://b:9093"))
     assert {listener.protocol for listener in config.security.own} == {"PLAINTEXT"}
     assert config.security.is_open
@@ -60,7 +60,8 @@ def test_a_key_may_differ_between_listeners() -> None:
 
 
 def test_clients_with_sasl_need_a_certificate_only_if_their_listener_asks() -> None:
-    """As in Kafka: without a prefix, the key is about listeners with SSL. The node's log tells which ones it passes over."""
+    """As in Kafka: without a prefix, the key applies to listeners with SSL. The node's log names the listeners to which it does
+    not."""
     protocols = {"listener.security.protocol.map": "CERTIFICATES:SSL,USERS:SASL_SSL,BOTH:SASL_SSL,CONTROLLER:SSL"}
     keys = {"ssl.client.auth": "required", "listener.name.both.ssl.client.auth": "required"}
     names = ("CERTIFICATES", "USERS", "BOTH")
@@ -72,7 +73,7 @@ def test_clients_with_sasl_need_a_certificate_only_if_their_listener_asks() -> N
 
 
 def test_a_controller_may_have_two_listeners() -> None:
-    """Side by side, they let a quorum change from plaintext to TLS: the voters name one port, and then the other."""
+    """With two listeners a quorum can change from plaintext to TLS: the voters name one port, and then the other."""
     protocols = {"listener.security.protocol.map": "OLD:PLAINTEXT,NEW:SSL"}
     for port, first in ((9093, "OLD"), (9094, "NEW")):
         voters = {"controller.quorum.voters": f"101@c:{port}"}
@@ -118,7 +119,7 @@ def test_a_configuration_with_a_gap_is_refused(base: dict[str, Any], layers: lis
 
 
 def test_plain_without_tls_is_accepted_on_loopback() -> None:
-    """For tests, and for a proxy on the same machine that does TLS."""
+    """This is for tests, and for a proxy on the same machine that does TLS."""
     keys = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512"}
     assert of(BROKER, SASL, keys, listens("SASL_PLAINTEXT://127.0.0.1:1")).security.own[0].has_sasl
 
@@ -129,7 +130,7 @@ def test_an_authorizer_may_rest_on_client_certificates() -> None:
 
 
 def test_an_authorizer_may_only_forbid() -> None:
-    """Where everyone may do what no ACL is about, ACLs that deny need nobody to be authenticated."""
+    """If everyone may do what no ACL is about, ACLs that deny do not need authenticated clients."""
     rights = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:admin"}
     of(BROKER, rights, {"allow.everyone.if.no.acl.found": True})
 
@@ -146,7 +147,7 @@ def test_an_authorizer_may_only_forbid() -> None:
     ],
 )
 def test_listeners_that_anyone_may_use_are_known(listener: str, keys: dict[str, Any], is_open: bool) -> None:
-    """They are named once, loudly, when the node starts."""
+    """They are logged once, as a warning, when the node starts."""
     name = listener.partition(":")[0]
     config = of(BROKER, keys, listens(listener), {"advertised.listeners": f"{name}://b:1"})
     assert [found.name for found in config.security.unauthenticated] == ([name] if is_open else [])

@@ -76,7 +76,7 @@ def test_change(name: str) -> None:
 
 
 def test_only_replica_is_never_lost() -> None:
-    """No other replica could have the records: without it the partition would wait for ever."""
+    """No other replica could have the records: without this one the partition would wait forever."""
     before = PartitionRegistration((1,), (1,), 1)
     rules = ChangeRules(lambda broker_id: False, lambda topic_id: 1)
     record = change_partition(KEY, before, (), rules, lost=(1,))

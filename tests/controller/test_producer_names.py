@@ -37,7 +37,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def init(world: ControllerWorld, name: str, work_epoch: int = 0) -> tuple[int, int]:
-    """(producer id, epoch)"""
+    """Start an attempt of the producer; returns (producer id, epoch)."""
     answer = world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, world.epoch(1), name, work_epoch))
     return answer.producer_id, answer.producer_epoch
 
@@ -71,7 +71,7 @@ def test_the_same_work_epoch_gets_the_next_producer_epoch() -> None:
 
 
 def test_every_attempt_gets_the_note_of_the_first() -> None:
-    """A later attempt learns where the first one started, not where it started itself; also from a snapshot."""
+    """A later attempt learns from the note where the first one started, not where it started itself; also from a snapshot."""
     world = ControllerWorld(brokers=1)
 
     def note(work_epoch: int, own: bytes | None) -> bytes | None:
@@ -89,7 +89,7 @@ def test_every_attempt_gets_the_note_of_the_first() -> None:
 
 
 def test_an_attempt_can_make_its_epoch_the_oldest() -> None:
-    """The request starts no epoch: otherwise a late copy of it would fence the producer that has the name by then."""
+    """The request starts no epoch: otherwise a late copy of it would fence the producer that uses the name by then."""
     world = ControllerWorld(brokers=1)
 
     def alone(work_epoch: int, epoch: int) -> tuple[int, int]:
@@ -214,7 +214,7 @@ def test_using_a_name_keeps_it() -> None:
 
 
 def test_an_older_image_does_not_deny_a_name() -> None:
-    """A broker that lags behind must not drop what a producer has written under a name that it does not know yet."""
+    """A broker that lags behind must not drop the records of a producer whose name it does not know yet."""
     world = ControllerWorld(brokers=1)
     before = world.image
     init(world, "sink")

@@ -72,7 +72,7 @@ def test_another_order_is_no_reassignment() -> None:
 
 
 def test_a_second_target_removes_what_only_the_first_added() -> None:
-    """The first adds 4 and 5. They are not dropped at once: one of them may be in the ISR, and even lead."""
+    """The first target adds 4 and 5. They are not dropped at once: one of them may be in the ISR, and even lead."""
     running = given_to(partition([1, 2]), begin(partition([1, 2]), (4, 5)))
     assert begin(running, (5, 6)) == Assignment((5, 6, 4, 1, 2), (5, 6), (4, 1, 2), (1, 2))
 
@@ -108,7 +108,7 @@ def test_completion_needs_all_added_and_min_isr_of_those_that_stay(isr: tuple[in
 
 
 def test_a_removal_does_not_complete_if_only_removed_replicas_are_in_sync() -> None:
-    """KAFKA-19975: nothing is added, and the one that stays is out of sync."""
+    """KAFKA-19975: the target adds no replica, and the one that stays is out of sync."""
     assert not may_complete(begin(partition([1, 2]), (2,)), (1,), 1)
     assert may_complete(begin(partition([1, 2]), (2,)), (1, 2), 1)
 
@@ -120,8 +120,8 @@ _brokers = st.lists(st.integers(0, 7), min_size=1, max_size=5, unique=True).map(
 def test_any_series_of_targets_ends_with_the_last_one_or_the_original(
     original: tuple[int, ...], targets: list[tuple[int, ...]], in_sync: set[int], min_isr: int
 ) -> None:
-    """Every state on the way is one that the image accepts, every replica of the ISR stays until the completion, and the
-    completion gives exactly the target."""
+    """The image accepts every state on the way, every replica of the ISR stays until the completion, and the completion gives
+    exactly the target."""
     state = partition(original)
     for target in targets:
         assignment = begin(state, target)
@@ -246,7 +246,7 @@ def test_another_order_changes_neither_leader_nor_epoch() -> None:
 
 
 def test_completion_waits_for_min_isr_of_the_new_set_and_for_a_lower_one() -> None:
-    """KAFKA-15665: 2 and 3 are out of sync, so the new set would have one copy of what is acknowledged next."""
+    """KAFKA-15665: 2 and 3 are out of sync, so the records acknowledged next would have one copy in the new set."""
     world = World()
     world.reassign([4, 2, 3])
     world.alter("t", [1])
@@ -432,8 +432,8 @@ def test_a_snapshot_and_a_new_active_controller_keep_the_reassignment() -> None:
 
 
 def test_a_broker_that_gets_replicas_is_still_in_all_its_isrs() -> None:
-    """Otherwise its leaders would not return to it before the move is complete. And an added replica that is to lead is not
-    missed as a leader before it is in the ISR."""
+    """Otherwise its leaders would not return to it before the move is complete. A replica that is added as the preferred leader
+    does not count as missing that leadership before it is in the ISR."""
     world = World()
     active = world.controller.active
     assert active is not None
@@ -496,7 +496,7 @@ def drain(world: ControllerWorld, broker_id: int, value: str | None = "true") ->
 
 
 def test_a_drained_broker_gets_no_new_replicas() -> None:
-    """Neither for a new topic nor by a reassignment. It keeps those that it has until they have moved."""
+    """This holds for a new topic and for a reassignment. It keeps those that it has until they have moved."""
     world = World()
     drain(world, 4)
     for number in range(5):

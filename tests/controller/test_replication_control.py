@@ -40,7 +40,7 @@ def test_shrink_and_expand_bump_only_the_partition_epoch(world: ControllerWorld)
 
 
 def test_the_same_isr_again_raises_the_partition_epoch(world: ControllerWorld) -> None:
-    """So no earlier proposal counts any more: a leader withdraws an expansion of which a copy may still be in flight."""
+    """The new epoch invalidates earlier proposals: a leader so withdraws an expansion of which a copy may still be in flight."""
     answer = world.alter("t", [1, 2, 3])
     assert (answer.error_code, answer.partition_epoch, answer.isr) == (0, 1, [1, 2, 3])
     assert world.partition("t").partition_epoch == 1
@@ -75,7 +75,7 @@ def test_alter_partition_refuses_when(world: ControllerWorld, isr: list[int], ov
 
 
 def test_alter_partition_with_a_stale_broker_epoch_is_rejected(world: ControllerWorld) -> None:
-    """As a whole: a request of an earlier incarnation must not count (F15)."""
+    """The whole request is rejected: one of an earlier incarnation must not count (F15)."""
     for epoch in (world.epoch(1) - 1, world.epoch(1) + 1):
         with pytest.raises(BrokerError, match="STALE_BROKER_EPOCH"):
             world.alter("t", [1], broker_epoch=epoch)
@@ -99,7 +99,7 @@ def test_two_proposals_for_one_partition_in_a_request_count_once(world: Controll
 
 
 def test_an_unseen_epoch_is_taken_only_for_a_present_member(world: ControllerWorld) -> None:
-    """A new leader may not have heard from the other members yet; but it has heard from a broker that it adds."""
+    """A new leader may not have received a fetch from the other members yet; but it has from a broker that it adds."""
     assert world.alter("t", [1, 2], epochs={1: -1, 2: -1}).error_code == 0
     assert world.alter("t", [1, 2, 3], epochs={3: -1}).error_code == ErrorCode.INELIGIBLE_REPLICA
 
@@ -197,7 +197,7 @@ def test_at_level_0_the_last_isr_member_stays_and_leads_again_when_it_returns() 
 
 
 def test_a_thousand_partitions_move_in_one_batch_under_200_ms() -> None:
-    """Among 4,000 others that do not change. The limit is what a fail-over can afford, several times the real duration."""
+    """The other 4,000 partitions do not change. The limit is what a fail-over can afford, several times the real duration."""
     world = ControllerWorld(brokers=6)
     world.create("mine", [[1, 2, 3]] * 1000)
     world.create("others", [[4, 5, 6]] * 4000)

@@ -1,4 +1,5 @@
-"""A request that would change very much is refused before it is decided: a controller serves nobody else meanwhile."""
+"""A request that would change very much is refused before it is decided: the controller could serve no other requests
+meanwhile."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_the_longest_name_and_names_of_dots_are_allowed(world: ControllerWorld) 
 
 
 def test_names_that_differ_by_dot_and_underscore_collide(world: ControllerWorld) -> None:
-    """With an existing topic, and within one request; a deleted topic does not count."""
+    """They collide with an existing topic, and within one request; a deleted topic does not count."""
     topic_id = world.create("a.b")
     code, message = refusal(world, CreatableTopic("a_b", 1, 1))
     assert (code, "'a.b'" in message) == (ErrorCode.INVALID_TOPIC_EXCEPTION, True)
@@ -143,7 +143,7 @@ def test_an_existing_name_and_a_name_given_twice_are_refused(world: ControllerWo
 
 
 def test_a_request_for_a_million_partitions_is_refused_as_a_whole(world: ControllerWorld) -> None:
-    """F11: before any record is built."""
+    """F11: it is refused before any record is built."""
     for topics in ([CreatableTopic("t", 1_000_000, 1)], [CreatableTopic("t", 6000, 1), CreatableTopic("u", 6000, 1)]):
         with pytest.raises(BrokerError, match="POLICY_VIOLATION"):
             world.call(apis.CREATE_TOPICS, CreateTopicsRequest(topics))
@@ -234,7 +234,7 @@ def delete(world: ControllerWorld, *topics: DeleteTopicState) -> list[ErrorCode]
 
 
 def test_a_min_isr_above_the_replication_factor_gets_a_warning(world: ControllerWorld) -> None:
-    """Only if the request names it: a default of the cluster is meant for other topics too."""
+    """It gets one only if the request names the value: a default of the cluster is meant for other topics, too."""
     topics = [
         CreatableTopic(name, 1, 2, configs=[TopicConfig("min.insync.replicas", value)])
         for name, value in (("fits", "2"), ("capped", "3"))
@@ -297,7 +297,7 @@ def test_leaders_are_offset_by_one(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_fenced_brokers_come_last_and_never_lead(seed: int) -> None:
-    """Even if a rack has only fenced brokers; and no broker holds a partition twice."""
+    """This holds even if a rack has only fenced brokers; no broker holds a partition twice."""
     random = Random(seed)
     brokers = [UsableBroker(b, random.choice([None, "a", "b"]), b > 3) for b in range(1, 7)]
     for replicas in place(brokers, 40, 5, seed):

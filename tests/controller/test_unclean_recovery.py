@@ -205,13 +205,13 @@ class Recovering:
         assert not result.error_code, result.error_message
 
     def lose_the_leader(self) -> None:
-        """Broker 1 is left alone in the ISR, and dies."""
+        """Shrink the ISR to broker 1, and kill that broker."""
         self.world.alter("t", [1])
         self.world.kill_broker(1)
         assert self.partition.leader == NO_LEADER
 
     async def settle(self) -> None:
-        """Let everything happen that needs no time."""
+        """Run all work that is due now."""
         for _ in range(20):
             await asyncio.sleep(0)
             self.world.commit()
@@ -250,7 +250,7 @@ def test_partition_waits_for_its_last_member_by_default() -> None:
 
 
 def test_aggressive_election_after_the_timeout_takes_the_longest_log() -> None:
-    """The report says who was asked, what they have, and what may be lost."""
+    """The report names the brokers that were asked, the ends of their logs, and the records that may be lost."""
 
     async def story(it: Recovering) -> None:
         it.configure(TOPIC, ENABLE, "true")
@@ -260,7 +260,7 @@ def test_aggressive_election_after_the_timeout_takes_the_longest_log() -> None:
         assert it.partition.leader == NO_LEADER, "broker 1 may return in time"
         it.world.now += 5.0
         it.world.heartbeat(2)
-        it.configure(TOPIC, "retention.bytes", "1000000")  # anything that makes the controller look
+        it.configure(TOPIC, "retention.bytes", "1000000")  # any change after which the controller looks at leaderless partitions
         await it.settle()
         found = it.partition
         assert (found.leader, found.isr, found.elr, found.last_known_elr) == (3, (3,), (), ())
@@ -279,8 +279,8 @@ def test_aggressive_election_after_the_timeout_takes_the_longest_log() -> None:
 
 @pytest.mark.parametrize("strategy", ["balanced", "aggressive"])
 def test_a_replica_in_an_offline_directory_is_waited_for(strategy: str) -> None:
-    """The disk may come back with all records, as the machine of a broker with one disk may. Its broker answers meanwhile that
-    the replica is offline."""
+    """The disk may return with all records, as the machine of a broker with one disk may. Until then, its broker answers that the
+    replica is offline."""
     first, second = b"d" * 16, b"e" * 16
 
     async def story(it: Recovering) -> None:

@@ -22,7 +22,7 @@ CLUSTER = "c"
 
 
 def batch(base: int, epoch: int, count: int = 1) -> Batch:
-    """The batch that the leader of `epoch` would have written there."""
+    """The batch that the leader of `epoch` would have written at offset `base`."""
     values = [b"%d/%d" % (epoch, base + i) for i in range(count)]
     return Batch(base, base + count, epoch, encode_values(values, 0, base_offset=base, leader_epoch=epoch))
 
@@ -64,7 +64,7 @@ class Bench:
     # -- time and disk -------------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> list[Send | Reply]:
-        """Let time pass, deadline by deadline; returns the messages that the node sends meanwhile."""
+        """Let time pass, deadline by deadline; returns the messages that the node sends in that time."""
         end, out = self.now + seconds, self.settle()
         while self.node.next_deadline() <= end:
             self.now = max(self.now, self.node.next_deadline())
@@ -74,7 +74,7 @@ class Bench:
         return out
 
     def settle(self) -> list[Send | Reply]:
-        """The messages that leave at once, and those that leave after the disk."""
+        """Returns the messages that the node sends at once, and those that wait for the disk."""
         out = self.at_once()
         while self.node.state.needs_sync:
             out += self.sync()
@@ -95,7 +95,7 @@ class Bench:
     def write_election(self) -> None:
         self.platter.election, self.node.state.election_dirty = self.node.state.election, False
 
-    # -- requests to it ------------------------------------------------------------------------------------------------
+    # -- requests to the node -------------------------------------------------------------------------------------------
 
     def request(self, api_key: int, body: Any, session: int = 1) -> Any:
         """Hand in a request; returns its response, or None while it is parked."""
@@ -110,7 +110,7 @@ class Bench:
         return replies[0].body if replies else None
 
     def ask_vote(self, candidate: int, epoch: int, last: tuple[int, int] = (0, 0), *, pre_vote: bool = False) -> VoteResponse:
-        """`last`: (epoch, end offset) of the candidate's log."""
+        """Request a vote. `last`: (epoch, end offset) of the candidate's log."""
         body = VoteRequest(CLUSTER, self.node.state.node_id, epoch, candidate, *last, pre_vote)
         answer: VoteResponse = self.request(apis.VOTE, body)
         return answer
@@ -121,7 +121,7 @@ class Bench:
     def fetch(self, replica_id: int, epoch: int, offset: int, last_epoch: int, session: int = 1, wait_ms: int = 500) -> Any:
         return self.request(apis.FETCH, fetch_request(replica_id, epoch, offset, last_epoch, wait_ms=wait_ms), session)
 
-    # -- answers to it -------------------------------------------------------------------------------------------------
+    # -- responses to the node ------------------------------------------------------------------------------------------
 
     def respond(self, send: Send, body: Any) -> list[Send | Reply]:
         self.node.on_response(send, body, self.now)

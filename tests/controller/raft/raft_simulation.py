@@ -92,7 +92,7 @@ class SimNode:
         self.sync_scheduled = False
         self.role: Role | None = None
         self.asked: list[Ticket] = []
-        """Requests that it has got and not answered: their connections break when it dies."""
+        """Requests that it has received and not answered: their connections break when it dies."""
 
     @property
     def alive(self) -> bool:
@@ -125,7 +125,7 @@ class Simulation:
         *,
         fresh: bool = False,
     ) -> None:
-        """`fresh`: every voter begins without a memory, as at the first start of a cluster."""
+        """`fresh`: every voter begins with an empty disk, as at the first start of a cluster."""
         self.seed = seed
         self.random = Random(seed)
         self.weather = weather
@@ -136,7 +136,7 @@ class Simulation:
             for sim in self.nodes.values():
                 sim.platter = empty_platter()
         self.blocked: set[tuple[int, int]] = set()
-        """Directed links that lose everything."""
+        """Directed links that lose every message."""
         self.events = 0
         self.trace: list[str] = []
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -148,7 +148,7 @@ class Simulation:
         self.votes: dict[tuple[int, int], int] = {}
         self.committed: dict[int, Batch] = {}
         self.committed_in: dict[int, int] = {}
-        """The epoch in which each of them was first seen committed."""
+        """The epoch in which each record was first seen committed, by offset."""
         self.committed_end = 0
         self.states: dict[int, bytes] = {0: b""}
 
@@ -219,7 +219,7 @@ class Simulation:
         sim.asked.clear()
 
     def wipe(self, node_id: int) -> None:
-        """The machine dies, and returns with a new disk."""
+        """Crash the machine and replace its disk; the test starts the voter again."""
         if self.nodes[node_id].alive:
             self.crash(node_id)
         self.trace.append(f"{self.now:.4f} wipe {node_id}")
@@ -272,7 +272,7 @@ class Simulation:
             self._settle(sim)
 
     def _sync(self, sim: SimNode) -> None:
-        """`quorum-state`, then the log, then the messages; the power may fail between any two of them."""
+        """Write `quorum-state`, then the log, then send the messages; the power may fail between any two of these steps."""
         node, sim.sync_scheduled = sim.raft, False
         waiting = node.state.outbox.take_after_sync()
         if self._power_fails(sim):
@@ -557,7 +557,7 @@ def empty_platter() -> Platter:
 
 
 def _holds(platter: Platter, batch: Batch) -> bool:
-    """Whether the batch is on this disk, certainly or as part of a snapshot."""
+    """Whether this disk holds the batch, in a snapshot or in every state of the log that a crash may leave."""
     if any(snapshot.end_offset >= batch.end for snapshot in platter.snapshots):
         return True
     return all(batch in state.batches for state in [platter.log, *platter.journal])

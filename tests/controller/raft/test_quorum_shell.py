@@ -192,7 +192,7 @@ async def test_a_leader_that_stops_hands_over_before_stop_returns(make_servers: 
 
 
 async def test_a_voter_far_behind_installs_a_snapshot(make_servers: Make) -> None:
-    """Also after a restart of all voters: the state after the install equals the state after a replay."""
+    """The voter does so also after a restart of all voters: the state after the install equals the state after a replay."""
     servers = make_servers(segment_bytes=2000, snapshot_chunk_bytes_max=100)
     await servers.start()
     leader = await servers.elected()
@@ -303,7 +303,7 @@ async def test_appends_of_one_turn_share_one_flush(make_servers: Make) -> None:
 
 
 async def test_a_failed_disk_stops_the_leader_and_the_others_go_on(make_servers: Make) -> None:
-    """S46: after a failed fsync the node cannot keep any promise, so it makes no more."""
+    """S46: after a failed fsync the node cannot keep any promise, so it gives none."""
     servers = make_servers()
     await servers.start()
     first = await servers.elected()
@@ -356,7 +356,7 @@ async def test_a_leader_that_finds_damage_stops_and_is_replaced(make_servers: Ma
 
 async def test_a_damaged_voter_does_not_start_and_comes_back_without_a_vote(make_servers: Make) -> None:
     """The last batch is damaged, which looks like a torn tail. If the voter cut it off, it would vote for a candidate without
-    that record, although it is committed. With an emptied directory the voter recovers first."""
+    that record, although it is committed. After its directory was emptied, the voter recovers first."""
     servers = make_servers()
     await servers.start()
     first = await servers.elected()

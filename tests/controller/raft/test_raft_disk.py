@@ -131,7 +131,7 @@ def test_a_log_that_lost_committed_records_refuses_to_start() -> None:
 
 
 def open_log(files: MemoryFiles, committed_offset: int = 0) -> MetadataLog:
-    """In a data directory that is durable already; the quorum does not create it."""
+    """Open the log in a data directory that is already durable; the quorum does not create it."""
     files.make_dirs("d")
     files.fsync_dir("")
     return MetadataLog.open(files, "d", RaftConfig(segment_bytes=300), committed_offset=committed_offset, now_ms=0)
@@ -316,8 +316,8 @@ def test_what_is_appended_after_a_truncation_is_flushed_again() -> None:
 
 
 def test_damage_is_no_answer_that_a_voter_goes_on_after() -> None:
-    """Wherever the log finds it, and whether it raises or only marks the place. Otherwise a follower with a vote would retry its
-    fetch forever, and a leader would reject every decision and keep leading."""
+    """This holds wherever the log finds the damage, and whether it raises or only marks the offset. Otherwise a follower with a
+    vote would retry its fetch forever, and a leader would reject every decision and keep leading."""
     operations: list[Callable[[MetadataLog], object]] = [
         lambda log: log.read(4, 1),
         lambda log: log.append_as_leader(memoryview(bytearray(batch(0, 0).data)), 2),
@@ -337,8 +337,8 @@ def test_damage_is_no_answer_that_a_voter_goes_on_after() -> None:
 @pytest.mark.parametrize("damaged", range(8))
 @pytest.mark.parametrize("death", ["killed", "ended in order"])
 def test_damage_in_what_was_flushed_refuses_to_start(damaged: int, death: str) -> None:
-    """Also above the offset that this voter knows to be committed, because its leader may have counted the record. Also in the
-    last flushed batch, where it looks like a torn tail. Every further start fails as well."""
+    """This includes records above the offset that this voter knows to be committed, because its leader may have counted them, and
+    the last flushed batch, whose damage looks like a torn tail. Every further start fails as well."""
     files = MemoryFiles()
     log, size = ten_batches(files, flushed=8)
     if death == "killed":
@@ -353,8 +353,8 @@ def test_damage_in_what_was_flushed_refuses_to_start(damaged: int, death: str) -
 
 @pytest.mark.parametrize("damaged", range(10))
 def test_a_start_that_reads_damage_leaves_the_log_as_it_is(damaged: int) -> None:
-    """Also in the last flushed batch, where no valid batch follows and it looks like a torn tail. The disk may have returned old
-    bytes only once: if the log were cut there, the next start could no longer read the record."""
+    """This includes the last flushed batch, where no valid batch follows and the damage looks like a torn tail. The disk may have
+    returned old bytes only once: if the log were cut there, the next start could no longer read the record."""
     files = MemoryFiles()
     log, size = ten_batches(files)
     log.close()

@@ -53,7 +53,7 @@ def test_a_transition_that_is_not_in_the_table_is_a_bug() -> None:
 
 
 def test_role_and_election_are_assigned_only_by_the_transitions() -> None:
-    """So no change of role, the first one included, passes the table by. `RaftState` starts with no role."""
+    """So no change of role bypasses the table, not even the first one. `RaftState` starts with no role."""
     assigned = {(path.name, *found) for path in Path(raft.__file__).parent.glob("*.py") for found in assignments(path)}
     assert {name for name, *_ in assigned} == {"raft_state.py", "transitions.py"}
     assert {(function, field) for name, function, field in assigned if name == "raft_state.py"} == {
@@ -264,7 +264,7 @@ def test_the_best_successor_starts_before_the_next_one() -> None:
 
 
 def test_a_resigned_leader_is_not_followed_again_in_its_epoch() -> None:
-    """A voter that has not heard of the resignation yet still names that leader."""
+    """A voter that does not know of the resignation yet still names that leader."""
     bench = Bench()
     fetch = bench.follow(2, 4)
     bench.respond(fetch, fetch_response(2, 4))
@@ -306,7 +306,7 @@ def test_a_leader_resigns_when_no_majority_fetches() -> None:
 
 
 def test_another_cluster_is_refused_in_every_request() -> None:
-    """S51: and the epochs in such a request are ignored."""
+    """S51: the epochs in such a request are ignored, too."""
     bench = Bench()
     bench.become_leader()
     fetch = bench.request(apis.FETCH, fetch_request(2, 9, 0, 0, cluster_id="other"))

@@ -24,7 +24,7 @@ from strandline.protocol.records.builder import encode_values
 
 
 class Sink(list[bytes]):
-    """A snapshot as its bytes."""
+    """Collects a snapshot's bytes."""
 
     size = 0
 
@@ -196,8 +196,8 @@ def test_describe_quorum_tells_who_has_what_and_how_long_ago() -> None:
 
 
 def test_a_replica_that_is_one_fetch_behind_was_caught_up_at_its_previous_fetch() -> None:
-    """As in Kafka: it has now what the leader had then. With the time of its newest fetch, a replica that never has the last
-    record would seem to have it always."""
+    """As in Kafka: the replica now has what the leader had at the time of that fetch. With the time of its newest fetch, a
+    replica that never has the last record would always seem to have it."""
     bench = leader()
     for offset in (1, 1, 2):
         bench.fetch(2, 1, offset, 1)
@@ -209,8 +209,8 @@ def test_a_replica_that_is_one_fetch_behind_was_caught_up_at_its_previous_fetch(
 
 @pytest.mark.parametrize("voters", [1, 3])
 def test_an_observer_that_is_gone_is_forgotten_after_a_while(voters: int) -> None:
-    """Otherwise a broker that was removed would count as lagging forever. The only voter of a quorum has no majority to check,
-    but must check its observers all the same."""
+    """Otherwise a removed broker would count as lagging forever. The only voter of a quorum has no majority to check, but must
+    check its observers all the same."""
     bench = Bench(voters=voters)
     bench.settle() if voters == 1 else bench.become_leader()
     bench.fetch(7, 1, 0, 0)
@@ -330,7 +330,7 @@ def test_diverged_logs_converge(common: list[int], ours: list[int], theirs: list
 
 
 def cleaned_leader() -> Bench:
-    """Its log begins at 3, behind a snapshot of epoch 2."""
+    """A leader whose log begins at 3, behind a snapshot of epoch 2."""
     platter = Platter(log=LogState(3, (batch(3, 2), batch(4, 2))), snapshots={SnapshotId(3, 2): snapshot_bytes(b"s", epoch=2)})
     bench = Bench(election=ElectionState(2), platter=platter)
     bench.become_leader()
@@ -361,7 +361,7 @@ def test_a_snapshot_is_fetched_in_chunks_within_its_bounds() -> None:
 
 
 def downloading(data: bytes, chunk: int) -> tuple[Bench, list[Send]]:
-    """A follower in the middle of a snapshot, its first chunk taken; and what it asks for next."""
+    """A follower that has received the first chunk of a snapshot, and its next requests."""
     bench = Bench(log=log_of(1), election=ElectionState(1))
     fetch = bench.follow(2, 4)
     out = bench.respond(fetch, fetch_response(2, 4, snapshot_id=SnapshotId(3, 2)))

@@ -159,7 +159,7 @@ def test_an_isolated_leader_resigns_and_commits_nothing(seed: int) -> None:
     before = old.state.high_watermark
     simulation.partition([old.id])
     simulation.append(old.id)
-    limit = RaftConfig().check_quorum_timeout_ms / 1000 + 0.01  # a fetch may have been on its way
+    limit = RaftConfig().check_quorum_timeout_ms / 1000 + 0.01  # a fetch may have been in flight
     simulation.run_until(lambda: not old.state.is_leader, limit, "resignation")
     assert old.state.high_watermark == before
 

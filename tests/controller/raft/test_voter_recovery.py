@@ -1,4 +1,4 @@
-"""A voter with an empty disk: what it must not do before it has recovered; and without each of these rules a committed record is
+"""A voter with an empty disk: what it must not do before it has recovered. Without each of these rules a committed record is
 lost."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_an_answer_of_another_cluster_does_not_count(error: ErrorCode) -> None:
 
 
 def test_a_voter_that_sends_a_request_is_asked_at_once() -> None:
-    """At a first start the last voter to start asks all others: within one round trip all have heard all."""
+    """At a first start, the last voter to start asks all others: after one round trip every voter has an answer of all others."""
     bench = recovering_voter()
     for send in asked(bench).values():
         bench.node.on_failure(send, ErrorCode.NETWORK_EXCEPTION, bench.now)
@@ -107,7 +107,7 @@ def test_a_restart_does_not_end_the_recovery() -> None:
 
 
 def test_a_recovering_voter_fetches_after_every_voter_has_answered() -> None:
-    """The leader counts its fetches: they might help a leader that its earlier disk had voted to replace."""
+    """The leader counts the voter's fetches: they might help a leader that the voter's lost disk had voted to replace."""
     bench = recovering_voter()
     sent = asked(bench)
     answer(bench, sent[2], epoch=7, leader=2, error=ErrorCode.FENCED_LEADER_EPOCH)
@@ -189,7 +189,7 @@ INIT, HAS_RECOVERED = RaftState.__init__, VoterRecovery._has_recovered
 
 
 def forget_that_the_disk_was_empty(self: RaftState, *, election: ElectionState, **more: Any) -> None:
-    """As if an empty disk had never held a vote."""
+    """A mutant of RaftState.__init__: an empty disk counts as one that has never held a vote."""
     INIT(self, election=election._replace(recovering=False), **more)
 
 
@@ -206,7 +206,7 @@ MUTANTS: dict[str, tuple[type, str, object]] = {
 
 @pytest.fixture
 def mutate(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Take a rule out of the node until the test is over."""
+    """Remove a rule from the node until the test is over."""
     return lambda mutant: monkeypatch.setattr(*MUTANTS[mutant])
 
 
@@ -280,7 +280,7 @@ def test_a_deposed_leader_cannot_commit_with_a_recovering_voter(seed: int) -> No
 
 
 def test_without_the_guard_the_deposed_leader_commits(mutate: Callable[[str], None]) -> None:
-    """If the fetches of a recovering voter counted before every other voter has answered."""
+    """The removed guard: fetches of a recovering voter count only after every other voter has answered."""
     mutate("fetches before every other voter has answered")
     with pytest.raises(Violation, match=r"was committed there|commits up to"):
         a_deposed_leader_meets_the_voter_that_deposed_it(0)
@@ -289,7 +289,7 @@ def test_without_the_guard_the_deposed_leader_commits(mutate: Callable[[str], No
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_first_start_elects_a_leader_at_once(voters: int, seed: int) -> None:
-    """All disks are empty, and every voter has to hear all others: that takes one round trip."""
+    """All disks are empty, and every voter needs an answer of all others: that takes one round trip."""
     simulation = Simulation(seed, voters, fresh=True)
     simulation.start_all()
     simulation.run_until(lambda: simulation.leader() is not None, 0.5, "a first leader")
@@ -298,7 +298,7 @@ def test_a_first_start_elects_a_leader_at_once(voters: int, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_majority_of_lost_disks_elects_no_leader(seed: int) -> None:
-    """The remaining voters cannot tell what was committed. A quorum that went on would lose it silently."""
+    """The remaining voters cannot know which records were committed. A quorum that continued would lose them silently."""
     simulation, (leader, second, third) = steady(seed)
     for sim in (second, third):
         simulation.wipe(sim.id)
@@ -322,8 +322,8 @@ def run_seed(seed: int, voters: int) -> Simulation:
 
 @pytest.mark.parametrize(("voters", "first"), [(3, 0), (3, 800), (5, 0)])
 def test_quorums_keep_every_promise_when_disks_are_lost(voters: int, first: int) -> None:
-    """From the first start on. Now and then a machine returns with a new disk, while fewer than half of the voters are
-    recovering."""
+    """The disks are lost from the first start on: now and then a machine returns with a new one, while fewer than half of the
+    voters are recovering."""
     wiped = committed = 0
     for seed in [int(ONLY)] if ONLY else range(first, first + 50):
         try:

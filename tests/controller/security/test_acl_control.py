@@ -69,7 +69,7 @@ def test_created_rules_are_in_the_image_and_described_in_order() -> None:
 
 
 def test_a_rule_that_exists_is_created_again_without_an_effect() -> None:
-    """Also if one request names it twice: a client may retry, and each retry succeeds."""
+    """A request may name it twice, too: a client may retry, and each retry succeeds."""
     world = ControllerWorld()
     assert create(world, rule(), rule()) == ["NONE", "NONE"]
     end = world.quorum.log_end_offset
@@ -193,7 +193,7 @@ def test_a_filter_with_an_unknown_number_is_refused(wanted: dict[str, Any]) -> N
 
 
 def test_a_request_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deletion that is too large deletes nothing: a client would overlook that only a part was deleted."""
+    """A deletion that is too large deletes nothing: a client would not notice that only a part was deleted."""
     monkeypatch.setattr(acl_control, "CHANGES_MAX", 5)
     monkeypatch.setattr(request_limits, "CHANGES_MAX", 5)
     monkeypatch.setattr(acl_control, "COMPARISONS_MAX", 20)
@@ -240,7 +240,7 @@ def test_without_an_authorizer_requests_about_rules_are_refused() -> None:
     ],
 )
 def test_below_level_2_changes_are_refused_with_the_way_out(api_key: int, body: Any, what: str, levels: Levels) -> None:
-    """And a description finds nothing."""
+    """A description finds no rules."""
     world = ControllerWorld(levels=levels)
     with pytest.raises(BrokerError, match=rf"{what} need level 2 of metadata\.version.*features upgrade` raises it") as e:
         world.call(api_key, body)

@@ -113,7 +113,7 @@ QUESTIONS = list(
 @settings(max_examples=200, deadline=None)
 @given(acls=rules, more=rules, allow_everyone=st.booleans(), data=st.data())
 def test_every_decision_is_the_oracles(acls: list[AclBinding], more: list[AclBinding], allow_everyone: bool, data: Any) -> None:
-    """With the rules of an image, and again after a delta: what was decided before must not be remembered."""
+    """The oracle is asked with the rules of an image, and again after a delta: earlier decisions must not be remembered."""
     made = authorizer(*acls, allow_everyone=allow_everyone)
     asked = data.draw(st.lists(st.sampled_from(QUESTIONS), min_size=40, max_size=40))
     for question in asked:
@@ -130,7 +130,7 @@ def test_every_decision_is_the_oracles(acls: list[AclBinding], more: list[AclBin
 @settings(max_examples=200, deadline=None)
 @given(acls=rules, allow_everyone=st.booleans())
 def test_a_right_on_any_resource_is_found(acls: list[AclBinding], allow_everyone: bool) -> None:
-    """`authorize_by_resource_type` against a search through all short names, and longer ones than any pattern."""
+    """Compares `authorize_by_resource_type` with a search through all short names, and some that are longer than any pattern."""
     made = authorizer(*acls, allow_everyone=allow_everyone)
     names = ["".join(letters) for length in range(1, 4) for letters in product("abdz*", repeat=length)]
     names += ["abc", "abcz", "abdz"]
@@ -208,7 +208,7 @@ def test_denial_holds_for_each_spelling_of_an_address(rule: str, host: str) -> N
 
 
 def test_verdict_names_the_rule() -> None:
-    """`strandline acl check` says which rule decided."""
+    """`strandline acl check` prints the rule that decided."""
     deny, allow = acl("ord", "User:*", s.ALL, deny=True, pattern=s.PREFIXED_PATTERN), acl("orders")
     verdict = authorizer(deny, allow).decide(ALICE, "10.0.0.1", s.READ, s.TOPIC_RESOURCE, "orders")
     assert not verdict.allowed

@@ -1,4 +1,4 @@
-"""Budgets: who shares one, and what a changed quota does to them (`controller/metadata/security/budgets.py`)."""
+"""Budgets: which clients share one, and the effect of a changed quota on them (`controller/metadata/security/budgets.py`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_clients_of_a_user_share_its_quota() -> None:
 
 
 def test_each_client_id_has_its_own_budget_under_a_default() -> None:
-    """A default is a limit for each, not for all together."""
+    """A default is a limit for each client id, not for all together."""
     budgets = of({ANY_CLIENT: {PRODUCER_BYTE_RATE: 100.0}})
     first, second = budgets.budget_of(("alice", "a"), 0.0), budgets.budget_of(("alice", "b"), 0.0)
     assert first is not None
@@ -39,7 +39,7 @@ def test_each_client_id_has_its_own_budget_under_a_default() -> None:
 
 
 def test_changed_quota_keeps_what_was_used() -> None:
-    """To raise a quota must not forgive a debt entirely, and to set the same one again must change nothing."""
+    """A raised quota must not forgive a debt entirely, and a quota that is set again to the same value must change nothing."""
     budgets = of({USER_ALICE: {PRODUCER_BYTE_RATE: 100.0}})
     budget = budgets.budget_of(("alice", "a"), 0.0)
     assert budget is not None
@@ -51,7 +51,7 @@ def test_changed_quota_keeps_what_was_used() -> None:
 
 
 def test_removed_quota_ends_the_limit() -> None:
-    """The next request of the client is free."""
+    """The next request of the client has no limit."""
     budgets = of({USER_ALICE: {PRODUCER_BYTE_RATE: 100.0}})
     assert budgets.budget_of(("alice", "a"), 0.0) is not None
     budgets.use({}, 0.0)
@@ -61,7 +61,7 @@ def test_removed_quota_ends_the_limit() -> None:
 
 
 def test_more_specific_quota_takes_the_client_over() -> None:
-    """An override of a default counts at once, for clients that are connected already."""
+    """An override of a default counts at once, also for clients that are already connected."""
     budgets = of({ANY_CLIENT: {PRODUCER_BYTE_RATE: 100.0}})
     shared = budgets.budget_of(("alice", "a"), 0.0)
     budgets.use({ANY_CLIENT: {PRODUCER_BYTE_RATE: 100.0}, USER_ALICE: {PRODUCER_BYTE_RATE: 7.0}}, 0.0)
@@ -72,7 +72,7 @@ def test_more_specific_quota_takes_the_client_over() -> None:
 
 
 def test_idle_budgets_are_dropped() -> None:
-    """Clients come and go; a broker runs for years."""
+    """A broker runs for years, and its clients change."""
     budgets = of({ANY_CLIENT: {PRODUCER_BYTE_RATE: 100.0}})
     for client_id in ("a", "b"):
         budgets.budget_of(("alice", client_id), 0.0)

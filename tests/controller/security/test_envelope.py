@@ -75,7 +75,7 @@ def test_rights_of_the_client_count_and_not_those_of_the_broker(controller: Cont
 
 
 def test_only_a_node_may_speak_for_others(controller: Controller) -> None:
-    """Otherwise every client could be the administrator."""
+    """Otherwise every client could act as the administrator."""
     assert controller.send(forwarded(Principal("User", "admin")), principal=ALICE) == E.CLUSTER_AUTHORIZATION_FAILED
     assert not controller.reached
 
@@ -87,7 +87,7 @@ def test_whole_refusal_of_the_client_is_an_error_of_the_request(controller: Cont
 
 @pytest.mark.parametrize("key", [apis.ENVELOPE, apis.BROKER_HEARTBEAT, apis.VOTE, apis.FETCH, apis.PRODUCE, 999])
 def test_requests_of_nodes_are_not_forwarded(controller: Controller, key: int) -> None:
-    """Nor is an envelope in an envelope."""
+    """An envelope in an envelope is not accepted either."""
     envelope = EnvelopeRequest(str(ALICE), "10.0.0.1", None, key, 0, b"\x90")
     assert controller.send(envelope) == E.INVALID_REQUEST
     assert key not in FORWARDABLE
@@ -134,7 +134,7 @@ def test_throttled_client_does_not_mute_the_broker(controller: Controller) -> No
 
 
 def test_controller_without_an_authorizer_refuses_envelopes() -> None:
-    """It would do for everyone what the broker has not checked. The sentence says what to configure."""
+    """It would carry out for everyone what the broker leaves to the controller to check. The message says what to configure."""
     handlers = authorized({}, None, lambda: None, lambda key: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(BrokerError, match="has an authorizer and this controller has none") as e:
         handlers[apis.ENVELOPE](PeerRequest(forwarded(), apis.ENVELOPE, NODE))
@@ -142,7 +142,7 @@ def test_controller_without_an_authorizer_refuses_envelopes() -> None:
 
 
 def test_secrets_in_an_envelope_are_not_shown() -> None:
-    """AlterUserScramCredentials has a salted password."""
+    """AlterUserScramCredentials contains a salted password."""
     upsertion = s.ScramCredentialUpsertion("alice", s.SCRAM_SHA_256, 4096, b"salt", b"the-salted-password")
     envelope = forwarded(body=s.AlterUserScramCredentialsRequest([], [upsertion]), key=apis.ALTER_USER_SCRAM_CREDENTIALS)
     assert b"the-salted-password" in envelope.body
@@ -154,7 +154,7 @@ LIMITED = msgspec.structs.replace(BLANK, client_quotas=PersistentMap({(("user", 
 
 
 class Channel:
-    """Answers with `answer`, and keeps what was sent."""
+    """Answers each request with `answer`, and keeps the requests."""
 
     def __init__(self, answer: Message) -> None:
         self.sent: list[tuple[int, Message]] = []

@@ -40,7 +40,7 @@ class World(ControllerWorld):
         assert result.error_code == 0, result
 
     def ask(self, api_key: int, body: Any, user: str = "alice", client_id: str = "app") -> Any:
-        """The response to a client's request, after the commit."""
+        """Send a client's request and commit; returns the response."""
         request = EnvelopedRequest(body, user, client_id)
         self.handlers[api_key](request)
         self.commit()
@@ -58,7 +58,7 @@ def codes(response: Any) -> list[int]:
 
 
 def test_last_request_may_exceed_the_quota_and_the_next_is_refused() -> None:
-    """As Kafka's token bucket: a topic with more partitions than are left can be created, and has to be paid for."""
+    """As with Kafka's token bucket: a topic with more partitions than tokens are left is created, and its debt has to be paid."""
     world = World()
     assert codes(world.make("a", partitions=BURST + 5)) == [0]
     response = world.make("b")
@@ -70,7 +70,7 @@ def test_last_request_may_exceed_the_quota_and_the_next_is_refused() -> None:
 
 
 def test_topics_of_one_request_are_charged_one_by_one() -> None:
-    """Each topic succeeds or fails by itself, so that a client that repeats what was refused gets on."""
+    """Each topic succeeds or fails alone, so a client that repeats the refused ones makes progress."""
     world = World()
     assert codes(world.make("a", "b", "c", partitions=30)) == [0, 0, REFUSED]
 
@@ -91,7 +91,7 @@ def test_every_kind_of_mutation_counts() -> None:
 
 
 def test_validation_and_failed_topics_cost_nothing() -> None:
-    """Only what changes the metadata counts."""
+    """Only changes of the metadata count."""
     world = World()
     for _ in range(3):
         assert codes(world.make("a", partitions=BURST, validate_only=True)) == [0]
@@ -102,7 +102,7 @@ def test_validation_and_failed_topics_cost_nothing() -> None:
 
 
 def test_others_are_not_limited() -> None:
-    """Another user, and a broker that creates an internal topic for itself."""
+    """The others are another user, and a broker that creates an internal topic for itself."""
     world = World()
     world.make("a", partitions=200)
     assert codes(world.make("b", partitions=200, user="bob")) == [0]
@@ -111,7 +111,7 @@ def test_others_are_not_limited() -> None:
 
 @pytest.mark.parametrize("value", [None, 1000.0])
 def test_changed_quota_counts_at_once(value: float | None) -> None:
-    """An operator lifts the limit, and the client goes on."""
+    """An operator lifts the limit, and the client continues."""
     world = World()
     world.make("a", partitions=BURST + 500)
     assert codes(world.make("b")) == [REFUSED]
@@ -121,7 +121,7 @@ def test_changed_quota_counts_at_once(value: float | None) -> None:
 
 
 def test_quota_holds_over_a_minute() -> None:
-    """What was created in 60 s is the quota, after the first burst."""
+    """The number of partitions created in 60 s is the quota, apart from the first burst."""
     world = World()
     end, created = world.now + 60, 0
     while world.now < end:

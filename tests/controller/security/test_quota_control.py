@@ -123,7 +123,7 @@ def test_an_entry_is_refused_alone_and_whole(refused: QuotaAlteration, words: st
 
 
 def part(kind: str, *name: str | None) -> QuotaFilterPart:
-    """With a name: exactly this one; with None: the default; without: any."""
+    """A part of a quota filter. With a name: exactly this one; with None: the default; without: any."""
     if not name:
         return QuotaFilterPart(kind, ANY_MATCH)
     return QuotaFilterPart(kind, DEFAULT_MATCH if name[0] is None else EXACT_MATCH, name[0])

@@ -27,7 +27,7 @@ BY_RANK: list[tuple[QuotaEntity, Payer]] = [
     ((("client-id", "app"),), Payer(None, "app")),
     ((("client-id", None),), Payer(None, "app")),
 ]
-"""Kafka's order of precedence, with whose budget pays."""
+"""Kafka's order of precedence, and the payer whose budget is charged."""
 
 
 @pytest.mark.parametrize(("better", "worse"), list(itertools.combinations(range(8), 2)))
@@ -59,7 +59,7 @@ def test_client_without_id_does_not_escape_a_default() -> None:
 
 
 def test_address_has_its_own_quota_or_the_default() -> None:
-    """As Kafka: an address, else the default of all addresses."""
+    """As in Kafka: the quota of the address, else the default of all addresses."""
     quotas: dict[QuotaEntity, dict[str, float]] = {
         (("ip", "10.0.0.1"),): {CONNECTION_CREATION_RATE: 1.0},
         (("ip", None),): {CONNECTION_CREATION_RATE: 2.0},

@@ -1,4 +1,5 @@
-"""The table of rights, and the guards of the APIs: every item is checked, and what may not be seen does not exist."""
+"""The table of rights, and the guards of the APIs: every item is checked, and a resource that a principal may not see seems not
+to exist."""
 
 from __future__ import annotations
 
@@ -53,12 +54,12 @@ def test_an_api_without_rights_is_a_bug() -> None:
 
 
 HARMLESS_WHEN_EMPTY = {
-    # Without an item there is nothing to check, and nothing to do.
+    # Without an item there is nothing to check or to do.
     *(apis.PRODUCE, apis.DELETE_RECORDS, apis.DESCRIBE_PRODUCERS, apis.DESCRIBE_OFFSET_LAG),
     *(apis.CREATE_TOPICS, apis.DELETE_TOPICS, apis.CREATE_PARTITIONS, apis.DESCRIBE_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS),
     *(apis.FIND_COORDINATOR, apis.OFFSET_FETCH, apis.DESCRIBE_GROUPS, apis.CONSUMER_GROUP_DESCRIBE, apis.DELETE_GROUPS),
     *(apis.ADD_PARTITIONS_TO_TXN, apis.DESCRIBE_TRANSACTIONS),
-    # The response is filtered, or is known to everyone.
+    # The response is filtered, or is open to everyone.
     *(apis.METADATA, apis.LIST_GROUPS, apis.LIST_TRANSACTIONS, apis.DESCRIBE_UNCLEAN_ELECTIONS),
 }
 SERVED = [(key, role) for key in sorted(set(APIS) - OPEN) for role in APIS[key].served_by]
@@ -127,7 +128,7 @@ def test_only_nodes_speak_to_controllers_as_nodes(key: int) -> None:
 
 
 def test_forged_follower_fetch_is_refused_before_anything_is_done() -> None:
-    """Before the session, and with it the position, is touched: a forged high offset moves nothing."""
+    """The request is refused before it changes the session, and with it the position: a forged high offset moves nothing."""
     world = GuardedWorld(topic(s.READ), topic(s.WRITE))
     wanted = [data.FetchPartition(ORDERS, 0, 0, 10**9, 0, 0, 1)]
     forged = data.FetchRequest(2, 5, 0, 1, 1, 0, 0, 0, wanted)
@@ -174,7 +175,7 @@ def test_produce_names_the_right_only_to_those_who_may_see_the_topic() -> None:
 
 
 def test_produce_without_acks_closes_the_connection_if_a_partition_is_refused() -> None:
-    """There is no response in which the producer could see it."""
+    """No response could report it to the producer."""
     world = GuardedWorld(topic(s.WRITE))
     refused = world.ask(apis.PRODUCE, produce(SECRET, acks=0))
     assert refused.answer is None
@@ -220,7 +221,7 @@ def test_names_of_producers_and_transactional_ids_are_one_name_space() -> None:
 
 
 def test_named_producer_may_look_up_its_own_progress() -> None:
-    """It has WRITE and no READ. Others, and ids of other producers, need READ."""
+    """It has WRITE and not READ. Other principals, and ids of other producers, need READ."""
     wanted = [data.DescribeProducersPartition(ORDERS, 0)]
     own = data.DescribeProducersRequest(wanted, [named_producer_id(0, 3)])
     world = GuardedWorld(topic(s.WRITE), txn(s.WRITE, "etl"))
@@ -243,7 +244,8 @@ def described(body: admin.MetadataRequest) -> admin.MetadataResponse:
 
 
 def test_hidden_topics_look_like_unknown_ones() -> None:
-    """By name both are refused in the same way, by id both do not exist, and a list of all topics leaves them out."""
+    """By name, a hidden and an unknown topic are refused in the same way; by id, both do not exist; and a list of all topics
+    leaves the hidden one out."""
     world = GuardedWorld(topic(s.READ))
     asked = [
         admin.MetadataTopicRequest("secret"),
@@ -264,7 +266,7 @@ def test_hidden_topics_look_like_unknown_ones() -> None:
 
 
 def test_brokers_are_described_to_everyone() -> None:
-    """A client that may see no topic still learns the brokers, also if it has asked for hidden topics alone."""
+    """A client that may see no topic still gets the brokers, also if it has asked only for hidden topics."""
     world = GuardedWorld()
     answer = world.ask(apis.METADATA, admin.MetadataRequest([admin.MetadataTopicRequest("secret")]), described).answer
     assert answer.cluster_id == "c"
@@ -326,7 +328,7 @@ def test_configurations_of_topics_and_brokers() -> None:
 
 
 def test_configurations_of_groups_need_rights_on_the_group() -> None:
-    """Those on the cluster do not count, as in Kafka."""
+    """Rights on the cluster do not count, as in Kafka."""
 
     def answer(body: admin.DescribeConfigsRequest) -> admin.DescribeConfigsResponse:
         return admin.DescribeConfigsResponse(
@@ -410,7 +412,8 @@ def test_commits_need_read_on_each_topic() -> None:
     ],
 )
 def test_error_of_the_whole_request_does_not_tell_which_topics_exist(api_key: int, body: Any) -> None:
-    """The coordinator's error (here of a broker that is none) comes for a topic that the sender may not see, too."""
+    """The coordinator's error (here of a broker that is not the coordinator) is also returned for a topic that the sender may not
+    see."""
     world = GuardedWorld(group(s.READ), group(s.DELETE), txn(s.WRITE))
 
     def refuse(_: Any) -> None:
@@ -548,7 +551,7 @@ def test_markers_are_written_by_brokers_and_operators() -> None:
 
 
 def test_rules_of_the_newest_image_count() -> None:
-    """A right that is withdrawn is gone with the metadata, whatever was decided before."""
+    """A right that is withdrawn ends with the new metadata, whatever was decided before."""
     world = GuardedWorld(topic(s.WRITE))
     world.ask(apis.PRODUCE, produce(ORDERS))
     world.grant()
@@ -556,7 +559,7 @@ def test_rules_of_the_newest_image_count() -> None:
 
 
 def test_node_that_has_not_loaded_the_metadata_refuses_all_but_super_users() -> None:
-    """It does not know the rules yet. The error is retriable."""
+    """The node has no rules yet. The error is retriable."""
     world = GuardedWorld(topic(s.WRITE))
     world.authorizer = world.rights.authorizer = Authorizer([ADMIN])
     world.image.offset = -1

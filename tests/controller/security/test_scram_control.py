@@ -66,7 +66,8 @@ def test_the_password_of_a_credential_is_recognised(mechanism: int) -> None:
 
 @pytest.mark.parametrize("name", ["\uff21lice", "al\xadice", "a\xa0b", "e\u0301", "a\x07", "\xad"])
 def test_a_user_who_could_not_log_in_is_not_made(name: str) -> None:
-    """SCRAM looks a name up as SASLprep writes it. A credential from before can still be removed."""
+    """SCRAM looks a name up in the form that SASLprep gives it. A credential that already exists under another form can still be
+    removed."""
     world = ControllerWorld()
     assert alter(world, upsertion(name), upsertion("\xe9")) == {name: "UNACCEPTABLE_CREDENTIAL", "\xe9": "NONE"}
     assert alter(world, ScramCredentialDeletion(name, SCRAM_SHA_256)) == {name: "RESOURCE_NOT_FOUND"}
@@ -133,7 +134,8 @@ def test_a_user_is_refused_alone(item: Any, code: str) -> None:
 
 
 def test_a_user_who_is_altered_twice_keeps_everything() -> None:
-    """Even by a deletion and an upsertion of different mechanisms, as in Kafka. The first error of a user stays."""
+    """This holds also for a deletion and an upsertion of different mechanisms, as in Kafka. The result of a user is the first
+    error."""
     world = ControllerWorld()
     alter(world, upsertion())
     before = world.image.scram_credentials

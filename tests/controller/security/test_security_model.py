@@ -1,7 +1,7 @@
 """Random requests about rules, credentials and quotas, compared with a model of three dicts.
 
-After each request: the answers are those of the model, and so are the three maps of the image. At the end a replay of the log and
-a load of its snapshot give the same image, and the delta to the snapshot names the same changes as the deltas of the replay.
+After each request, the answers and the three maps of the image are those of the model. At the end a replay of the log and a load
+of its snapshot give the same image, and the delta to the snapshot names the same changes as the deltas of the replay.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ HOSTS = ["*", "::1", "10.0.0.0/8"]
 
 
 def mostly(random: Random, good: Sequence[Any], bad: Any) -> Any:
-    """One of `good`, and now and then `bad`: most requests should have an effect."""
+    """Usually one of `good`, rarely `bad`, so that most requests have an effect."""
     return bad if random.random() < 0.03 else random.choice(good)
 
 
 def or_any(random: Random, values: Sequence[Any], everything: Any) -> Any:
-    """A part of a filter: it names a value in one case of four."""
+    """A part of a filter, which names a value in one case of four."""
     return random.choice(values) if random.random() < 0.25 else everything
 
 
@@ -109,7 +109,7 @@ def selects(wanted: RuleKey, key: RuleKey) -> bool:
 
 
 def credential_fault(user: str, mechanism: int, known: Any, iterations: int | None, salt: bytes = b"") -> str | None:
-    """`iterations` None: a deletion."""
+    """The expected error of a change of a credential. `iterations` None: a deletion."""
     if not user:
         return "UNACCEPTABLE_CREDENTIAL"
     if mechanism == 3:
@@ -134,7 +134,7 @@ def is_entry(entity: list[tuple[str, str | None]], ops: list[tuple[str, float | 
 
 
 class SecurityModel:
-    """Each method is one random request, with its answer compared."""
+    """Each method sends one random request, and compares its answer with the model's."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -157,7 +157,7 @@ class SecurityModel:
         self.rules = {key: None for key in self.rules if not any(selects(each, key) for each in wanted)}
 
     def delete_one(self) -> None:
-        """By a filter that names every field."""
+        """Delete one rule, by a filter that names every field."""
         if self.rules:
             key = self.random.choice(sorted(self.rules))
             answer = self.world.call(apis.DELETE_ACLS, s.DeleteAclsRequest([s.AclFilter(*key)]))
@@ -221,7 +221,7 @@ class SecurityModel:
         assert {tuple(sorted(entity, key=repr)): values for entity, values in image.client_quotas.items()} == self.quotas
 
     def check_log(self) -> None:
-        """A replay, a snapshot, and the changes that deltas name."""
+        """Compare a replay, a snapshot, and the changes that deltas name."""
         world = self.world
         loaded = MetadataImage.from_records(list(world.image.to_records()), world.image.offset, world.image.epoch)
         assert loaded == world.image
