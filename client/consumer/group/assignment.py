@@ -32,11 +32,11 @@ class Assignment:
         self.announced: dict[TopicIdPartition, None] = {}
 
     def __bool__(self) -> bool:
-        """Whether something was taken."""
+        """Whether the member has taken any partition."""
         return bool(self.states)
 
     def may_take(self, tp: TopicPartition, key: TopicIdPartition) -> bool:
-        """Whether no other state has the partition's name. If the topic was recreated, that of the old topic may still have
+        """Whether the partition's name is free. If the topic was recreated, the state of the old topic's partition may still use
         it."""
         return key in self.states or tp not in self._subscription.states
 
@@ -58,7 +58,7 @@ class Assignment:
         self._fetcher.drop(dropped)
 
     def names(self, keys: Iterable[TopicIdPartition]) -> list[TopicPartition]:
-        """Those of these partitions that were announced, by name, sorted."""
+        """The names of those of these partitions that were announced, sorted."""
         return sorted(self.states[key].tp for key in keys if key in self.announced)
 
     def update_holds(self, is_valid: bool, reads: Callable[[str], bool]) -> None:

@@ -23,14 +23,14 @@ RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[object] | None]
 
 
 class Callbacks(NamedTuple):
-    """What a program has given to `subscribe`."""
+    """The callbacks that the program has passed to `subscribe`."""
 
     on_assigned: RebalanceCallback | None = None
     on_revoked: RebalanceCallback | None = None
     on_lost: RebalanceCallback | None = None
 
     def for_lost(self) -> RebalanceCallback | None:
-        """As in Kafka's Java client, `on_revoked` is called for lost partitions if there is no `on_lost`."""
+        """The callback for lost partitions: `on_lost`, or `on_revoked` without one, as in Kafka's Java client."""
         return self.on_lost or self.on_revoked
 
 
@@ -40,8 +40,8 @@ def checked_callbacks(
     on_lost: RebalanceCallback | None,
     listener: Any | None,
 ) -> Callbacks:
-    """The callbacks, from functions or from a listener object with aiokafka's method names. UsageError for both, and for what
-    cannot be called."""
+    """The callbacks, from functions or from a listener object with aiokafka's method names. UsageError if both are given, or if
+    one cannot be called."""
     given = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
     for name, function in given.items():
         if function is not None and not callable(function):
@@ -62,14 +62,15 @@ class CallbackRunner:
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
         self.failed = 0
-        """How many have raised an error."""
+        """Callbacks that raised an error."""
         self.cut_off = 0
-        """How many were not done at their deadline."""
+        """Callbacks that were not done at their deadline."""
 
     async def run(
         self, name: str, callback: RebalanceCallback | None, tps: list[TopicPartition], deadline: float
     ) -> RebalanceCallbackFailed | None:
-        """Call a callback and wait for it until the deadline (on the loop's clock). Returns the error that it has raised."""
+        """Call a callback and wait for it until the deadline (on the loop's clock). Returns the error that it has raised, if
+        any."""
         if callback is None or not tps:
             return None
         loop = asyncio.get_running_loop()
@@ -91,7 +92,8 @@ class CallbackRunner:
 
     @staticmethod
     async def _finish(result: object, deadline: float) -> bool:
-        """Whether it is done by the deadline. Its error is raised; a cancellation from outside counts as one."""
+        """Returns whether the callback is done by the deadline. Raises its error; if something else has cancelled it, that counts
+        as an error."""
         if not inspect.isawaitable(result):  # A plain function has returned something.
             return True
         task: asyncio.Future[object] = asyncio.ensure_future(result)

@@ -1,9 +1,9 @@
 """Committed offsets of the consumer's group: stores them, and looks them up.
 
-Requests are sent again until they succeed, fail for good, or the time is up. Three things keep a late attempt from doing harm:
+Requests are sent again until they succeed, fail for good, or the time is up. Three rules keep a late attempt from doing harm:
 
-- One commit is in flight at a time, and the others wait for it in the order of the calls. So an older offset that is sent again
-  never follows a newer one.
+- One commit is in flight at a time, and later ones wait for it in the order of the calls. So an older offset that is sent again
+  never overwrites a newer one.
 - Each attempt leaves out partitions that were given up since the call, and perhaps assigned again (they have another
   `PartitionState`); their commit fails.
 - STALE_MEMBER_EPOCH means that the coordinator has moved the member to another epoch, and that the heartbeat response with it has
@@ -50,7 +50,7 @@ _LOST = frozenset({
 })  # fmt: skip
 """Errors that mean that the sender is not, or no longer, a member of the group."""
 _NOT_RETRIED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""The topic was deleted. Another attempt would only delay a rebalance."""
+"""Errors that mean that the topic was deleted. Another attempt would only delay a rebalance."""
 
 Offsets = Mapping[PartitionState, OffsetAndMetadata]
 
@@ -87,9 +87,9 @@ class Commits:
         self._membership = membership
         self._lock = asyncio.Lock()
         self.last: dict[TopicIdPartition, OffsetAndMetadata] = {}
-        """The committed offsets that this consumer has stored or looked up last."""
+        """By partition, the committed offset that this consumer last stored or looked up."""
         self.committed = self.failed = 0
-        """How many calls have succeeded and failed."""
+        """Numbers of calls that have succeeded and failed."""
         self.latency = Histogram()
         """Seconds that successful commits took."""
 
@@ -162,7 +162,7 @@ class Commits:
         return {state: codes.get(state.key, ErrorCode.UNKNOWN_SERVER_ERROR) for state, _ in asked}
 
     def _take_codes(self, attempt: _Attempt, codes: Mapping[PartitionState, ErrorCode]) -> bool:
-        """Settle what is final. Returns whether the member epoch of the request was out of date."""
+        """Settle the partitions whose answer is final. Returns whether the member epoch of the request was out of date."""
         is_stale = False
         for state, code in codes.items():
             self._coordinator.on_error(code)
@@ -193,8 +193,8 @@ class Commits:
         """The committed offsets of these partitions; partitions without one are left out. `as_member`: send member id and epoch,
         so that the coordinator rejects the request if the member was removed or has another epoch.
 
-        RequestTimeout at the deadline (on the loop's clock); RequestFailed; CommitFailed if the consumer is no member any
-        more."""
+        RequestTimeout at the deadline (on the loop's clock); RequestFailed; CommitFailed if the consumer is no longer a
+        member."""
         asked = list(keys)
         wanted = dict.fromkeys(asked)
         found: dict[TopicIdPartition, OffsetAndMetadata] = {}
@@ -224,7 +224,8 @@ class Commits:
         attempt: _Attempt,
         deadline: float,
     ) -> bool:
-        """Ask once, and move what is answered from `wanted` to `found`. Returns whether the member epoch was out of date."""
+        """Ask once. Take the partitions that were answered out of `wanted`, and put their committed offsets into `found`. Returns
+        whether the member epoch was out of date."""
         asked = OffsetFetchGroup(self._group_id, sender.member_id or None, sender.epoch, by_topic_id(wanted))
         request = OffsetFetchRequest([asked], require_stable=True)  # Kafka's consumers wait for open transactions, too (KIP-447).
         try:
@@ -272,7 +273,7 @@ class _Attempt:
         self.left = left
         self.number = 0
         self.error: StrandlineError | None = None
-        """Why a partition is not stored, and will not be."""
+        """Why the offset of a partition will never be stored."""
         self.last: StrandlineError | None = None
         """Why the last attempt failed."""
 

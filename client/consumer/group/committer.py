@@ -59,9 +59,10 @@ class Committer:
     # -- the program's commits ----------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, deadline: float) -> None:
-        """Store these offsets, or the positions of all assigned partitions (None). See `Commits.commit`; UsageError for a
-        partition that is not assigned by hand. A partition that was lost while the program had unfinished records of it fails
-        until the program asks for more records, also if it has been assigned again: another member may have read on."""
+        """Store these offsets, or the positions of all assigned partitions (None). See `Commits.commit`. If partitions are
+        assigned by hand, UsageError for one that is not assigned. After a partition was lost while the program had unfinished
+        records of it, its commits fail until the program asks for more records, even if it was assigned again: another member may
+        have read on."""
         states, dropped = self._subscription.states, self._handed.dropped
         if offsets is None:
             missing = list(dropped)
@@ -100,7 +101,7 @@ class Committer:
     # -- automatic commits --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Commit regularly."""
+        """Commit every `auto_commit_interval_ms`, until cancelled."""
         while True:
             await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
             await self.commit_settled(self._loop.time() + self._options.request_timeout_ms / 1000)
@@ -150,8 +151,8 @@ class Committer:
         return self._assignment.states.get(state.key) is state and self._view().tenure == self._assignment.tenure
 
     def lost_error(self, state: PartitionState | None, tp: TopicPartition | None = None) -> CommitFailed:
-        """The error of a commit for a partition that is not assigned to the consumer, or of a consumer that is no member. Also
-        requests a heartbeat at once, which finds out whether the coordinator has removed the member."""
+        """The error of a commit for a partition that is not assigned to the consumer, or (without a partition) of a consumer that
+        is no member. Also requests a heartbeat at once, which shows whether the coordinator has removed the member."""
         self._post(lambda m, now: m.beat_now(now))
         what = f"the coordinator of group {self._identity.group_id!r} does not count this consumer as a member"
         tp = tp if state is None else state.tp

@@ -1,8 +1,8 @@
 """Which records were returned to the program, and which of them it has finished. Pure.
 
-A program has finished the records that a call returned when it asks for more: of the same partitions, or of all. Records that
-`async for` returns are finished one by one. An automatic commit never goes beyond the finished records, so a program that ends in
-the middle of its work gets the unfinished records again.
+A program has finished the records that a call returned as soon as it asks for more: of the same partitions, or of all. Records
+that `async for` returns are finished one by one. An automatic commit never goes beyond the finished records, so a program that
+ends in the middle of its work gets the unfinished records again.
 
     position         the record that the program gets next
     finished offset  the first record that it may not have finished; the same, unless a call has just returned records
@@ -52,9 +52,9 @@ class HandedOver:
 
     def __init__(self) -> None:
         self.ledger: Ledger | None = None
-        """Not None while `Consumer.run` reads."""
+        """The ledger of the running `Consumer.run`; None if none runs."""
         self._open: dict[PartitionState, Offset] = {}
-        """The offset of the first unfinished record that a call has returned."""
+        """By state, the offset of the first unfinished record that a call has returned."""
         self._iterated: PartitionState | None = None
         """The state whose records `async for` returns; all before its `cursor` are finished."""
         self._committed: dict[PartitionState, Offset] = {}
@@ -88,8 +88,8 @@ class HandedOver:
         self._iterated = state
 
     def on_committed(self, state: PartitionState, offset: Offset) -> None:
-        """The program commits this offset itself. An offset beyond the position is ignored here: it is about records that were
-        not returned yet."""
+        """The program commits this offset itself. An offset beyond the position is ignored here, because it says nothing about
+        the records that were returned."""
         if offset[0] <= state.position:
             self._committed[state] = offset
 

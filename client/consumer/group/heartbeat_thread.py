@@ -30,11 +30,11 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 CLOSE_S = 2.0
-"""How long `close` waits for the thread. It has nothing to do but to close connections."""
+"""Seconds that `close` waits for the thread, which only has to close its connections."""
 LOOK_S = 1.0
 """The interval (seconds) at which the thread checks that the consumer's loop is not closed."""
 BLOCKED_S = 10.0
-"""If the consumer's loop has not run for this long, `consumer.event_loop_blocked` is logged once."""
+"""If the consumer's loop has not run for this long (seconds), `consumer.event_loop_blocked` is logged once."""
 
 
 def may_use_threads(loop: asyncio.AbstractEventLoop) -> bool:
@@ -44,7 +44,7 @@ def may_use_threads(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class ThreadLink:
-    """The heartbeats on a thread. It does not keep the process alive."""
+    """The link to heartbeats on a thread. The thread does not keep the process alive."""
 
     def __init__(
         self, options: ConsumerOptions, identity: Identity, seed: int, progress: Progress, on_view: Callable[[], None]
@@ -60,12 +60,12 @@ class ThreadLink:
         self._ended: asyncio.Future[None] = self._home.create_future()
         self._is_closing = False
         self._heartbeats: Heartbeats | None = None
-        """Only the thread uses it. None before it runs."""
+        """Used only by the thread. None until the thread has created it."""
         self._early: list[Act] = []
         """Acts that were posted before `_heartbeats` existed."""
         self._task: asyncio.Task[None] | None = None
         self.lag_s = 0.0
-        """How long the consumer's loop took to take the last view."""
+        """Seconds that the consumer's loop took to take the last view."""
         self._published_at: float | None = None
         """When the oldest view that the consumer's loop has not taken yet was published; None: it has taken all."""
         self._is_blocked = False
@@ -114,7 +114,7 @@ class ThreadLink:
     async def _main(self) -> str:
         cluster = Cluster(self._options, self._random)
         cluster.any_broker.choose_first()
-        cluster.metadata.request_refresh()  # The bootstrap servers may not be there any more when the coordinator moves.
+        cluster.metadata.request_refresh()  # Find all brokers: the bootstrap servers may be gone when the coordinator moves.
         heartbeats = self._heartbeats = Heartbeats(
             self._options, self._identity, cluster, self._random, self._progress, self._publish
         )
@@ -124,7 +124,7 @@ class ThreadLink:
         if self._is_closing:
             self._task.cancel()
         while not self._task.done():
-            if self._home.is_closed():  # Without a `stop`. The coordinator notices the lost connection.
+            if self._home.is_closed():  # The program has not called `stop`. The coordinator notices the lost connection.
                 self._task.cancel()
             await asyncio.wait([self._task], timeout=LOOK_S)
         await cluster.close()
@@ -143,7 +143,7 @@ class ThreadLink:
     def _publish(self, view: MemberView) -> None:
         self.view = view
         self._look_at_home()
-        with contextlib.suppress(RuntimeError):  # The consumer's loop is closed; `_main` notices it.
+        with contextlib.suppress(RuntimeError):  # The consumer's loop is closed, which `_main` checks.
             self._home.call_soon_threadsafe(self._take_view)
 
     def _look_at_home(self) -> None:

@@ -1,7 +1,8 @@
-"""Sends the heartbeats of a group member. The membership (membership.py) decides their fields; this is its shell.
+"""Sends the heartbeats of a group member. The membership (membership.py) decides their fields; this module does its input and
+output.
 
-It runs on the consumer's event loop, or on that of a thread of its own (heartbeat_thread.py), and does the same on both. The
-heartbeats have a connection of their own, so that no other request, and no quota, delays them.
+The code runs on the consumer's event loop, or on the loop of a thread of its own (heartbeat_thread.py), and does the same on
+both. The heartbeats have a connection of their own, so that no other request, and no quota, delays them.
 
 It also checks that the program still polls. The consumer notes each poll in `Progress`, which costs next to nothing and is read
 once per heartbeat. A member whose program has not polled for `max_poll_interval_ms` leaves the group. While `Consumer.run` calls
@@ -49,7 +50,7 @@ class MemberView(NamedTuple):
     owned_keys: frozenset[TopicIdPartition] = frozenset()
     """The partitions of the target, and those that the program has not given up yet."""
     valid_until: float = float("-inf")
-    """Until when the member may rely on owning `owned_keys`."""
+    """The time until which the member may rely on owning `owned_keys`."""
     confirmed_at: float | None = None
     """When the last heartbeat that succeeded was sent."""
     interval_s: float = FIRST_INTERVAL_S
@@ -67,7 +68,7 @@ class MemberView(NamedTuple):
 
 
 class Progress:
-    """What the consumer notes when the program asks for records. Another thread may read it."""
+    """The consumer's notes of when the program asks for records. Another thread may read them."""
 
     __slots__ = ("iterated", "polls", "waiting", "working_since")
 
@@ -75,7 +76,7 @@ class Progress:
         self.polls = 0
         """Grows when the program asks for records, and when it gets them after it has waited."""
         self.waiting = 0
-        """How many calls wait for records now. A program that waits is not late."""
+        """The number of calls that wait for records now. A program that waits is not late."""
         self.iterated: PartitionState | None = None
         """The state whose records `async for` returns. Its cursor moves with each record."""
         self.working_since: float | None = None
@@ -88,7 +89,8 @@ class Progress:
 
 
 class Heartbeats:
-    """Belongs to the event loop in which it is constructed: all methods must be called there. Only `run` waits."""
+    """Sends the heartbeats of one member. All methods must be called on the event loop in which it is constructed. Only `run`
+    waits."""
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class Heartbeats:
         self._changed()
 
     async def run(self) -> None:
-        """Send what is due, until it is cancelled."""
+        """Send each heartbeat that is due, until cancelled."""
         try:
             while True:
                 self._check_progress()
@@ -185,7 +187,7 @@ class Heartbeats:
         return min(self._options.request_timeout_ms, within_ms)
 
     async def _wait(self) -> None:
-        """Wait until a heartbeat is due, the program may be late, or something has changed."""
+        """Wait until a heartbeat is due, the program may be late, or the membership has changed."""
         until = self._membership.due_at
         if self._watches_program:
             until = min(until, self._progressed_at + self._options.max_poll_interval_ms / 1000)

@@ -29,7 +29,7 @@ class Link(Protocol):
     failure: str | None
     """Why the heartbeats have ended; None while they run, or if `close` has ended them."""
     lag_s: float
-    """How long the consumer's loop took to notice the last view; 0 if there is one loop."""
+    """Seconds that the consumer's loop took to take the last view; 0 if both sides share one loop."""
 
     def post(self, act: Act) -> None:
         """Call `act` with the membership, on the heartbeats' loop. Acts run in the order of the posts, perhaps after this
@@ -72,7 +72,7 @@ class LocalLink:
 
 
 def reason_of_end(task: asyncio.Task[None]) -> str:
-    """Why a background task has ended that should run for ever, for an error message."""
+    """The reason, for an error message, why a background task has ended that should have run until it was cancelled."""
     if task.cancelled():
         return "it was cancelled from outside"
     error = task.exception()

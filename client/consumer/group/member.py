@@ -41,7 +41,7 @@ from strandline.protocol.partitions import TopicIdPartition
 logger = get_logger(__name__)
 
 STOP_SHARE = 0.7
-"""How much of the time of `stop` may pass before the member leaves: for the last commit, and for `on_revoked`."""
+"""Share of the time of `stop` that the last commit and `on_revoked` may take. In the rest, the member leaves the group."""
 FAILED = MemberState.FAILED.value
 
 
@@ -84,7 +84,7 @@ class GroupMember:
         )
         self._progress = Progress()
         self._topics: Topics | None = None
-        """What the program is subscribed to; None: it is not."""
+        """The program's subscription; None: it is not subscribed."""
         self._link: Link | None = None
         """None before the first subscription."""
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -100,7 +100,7 @@ class GroupMember:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The cluster was found: commit regularly from now on."""
+        """The cluster was found: commit regularly from now on (with `enable_auto_commit`)."""
         if self._options.enable_auto_commit:
             self._spawn(self._committer.run(), "auto commit")
 
@@ -113,12 +113,13 @@ class GroupMember:
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if task is self._rebalancing:
-            self._rebalancer.left.set()  # Nothing else could.
+            self._rebalancer.left.set()  # The task that would set it has ended.
         if not self._is_stopping:
             self._fail(f"the background task {task.get_name()!r} has ended: {reason_of_end(task)}")
 
     def _fail(self, reason: str) -> None:
-        """The consumer cannot be a member any more: leave the group, so that the coordinator does not wait for the session."""
+        """The consumer can no longer be a member: leave the group, so that the coordinator does not wait until the session
+        ends."""
         if self._failure is not None:
             return
         group_id, member_id = self.identity.group_id, self.identity.member_id
@@ -151,7 +152,8 @@ class GroupMember:
                 await asyncio.wait(list(self._tasks))
 
     async def _leave_in_order(self, deadline: float) -> None:
-        """TimeoutError at the deadline."""
+        """Wait until the consumer has left the group; TimeoutError at the deadline. If it has never joined, commit what is
+        finished instead (with `enable_auto_commit`)."""
         if self._link is not None:
             async with asyncio.timeout_at(deadline):
                 await self._rebalancer.left.wait()
@@ -161,7 +163,8 @@ class GroupMember:
     # -- the subscription ---------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Topics, callbacks: Callbacks) -> None:
-        """Be a member of the group that reads these topics."""
+        """Join the group with this subscription, or change the member's subscription. GroupMembershipFailed if a background task
+        of the membership has ended."""
         if self._failure is not None:
             raise copy_of(self._failure)
         self._topics, self._rebalancer.callbacks = topics, callbacks
@@ -248,7 +251,7 @@ class GroupMember:
             raise failed
 
     async def wait(self, deadline: float | None) -> bool:
-        """Wait for records, as `Fetcher.wait`. The time does not count for `max_poll_interval_ms`."""
+        """Wait for records, as `Fetcher.wait` does. The time does not count towards `max_poll_interval_ms`."""
         self._progress.waiting += 1
         try:
             return await self._fetcher.wait(deadline)
@@ -280,7 +283,8 @@ class GroupMember:
             self._rebalancer.changed.set()
 
     def forget_dropped(self, tp: TopicPartition) -> None:
-        """The handler does not work any more on records of a partition that was dropped."""
+        """The handler no longer works on records of a partition that was dropped, so commits for the partition may succeed
+        again."""
         self._handed.dropped.pop(tp, None)
 
     def may_handle(self, state: PartitionState) -> bool:
@@ -300,7 +304,7 @@ class GroupMember:
         return self.view.state is MemberState.STALE
 
     async def commit_finished(self, deadline: float) -> None:
-        """Commit what the program has finished, if the consumer commits by itself."""
+        """Commit the offsets that the program has finished, if `enable_auto_commit` is set."""
         if self._options.enable_auto_commit:
             await self._committer.commit_settled(deadline)
 
@@ -345,7 +349,7 @@ class GroupMember:
             logger.warning("consumer.callback_failed", group_id=self.identity.group_id, callback="on_state_change", reason=reason)
 
     def on_cluster(self) -> None:
-        """Metadata was refreshed: names of assigned topics may be known now."""
+        """Metadata was refreshed: it may have the names of assigned topics now."""
         if self.view.target_keys is not None and len(self.view.target_keys) != len(self._assignment.announced):
             self._rebalancer.changed.set()
 
@@ -391,12 +395,13 @@ class GroupMember:
     async def committed(
         self, keys: Mapping[TopicIdPartition, TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of those of these partitions that have one. See `Commits.fetch`."""
+        """The committed offsets of these partitions; partitions without one are left out. See `Commits.fetch`."""
         found = await self._committer.commits.fetch(keys, deadline, as_member=False)
         return {tp: found[key] for key, tp in keys.items() if key in found}
 
     async def begin_assigned(self, states: Iterable[PartitionState], deadline: float) -> None:
-        """Set the positions of partitions that were assigned by hand. See `Commits.fetch`."""
+        """Set the positions of partitions that were assigned by hand to their committed offsets, or by the reset policy. Errors
+        are those of `Commits.fetch`."""
         by_key = {state.key: state for state in states}
         committed = await self._committer.commits.fetch(by_key, deadline, as_member=False)
         for key, state in by_key.items():

@@ -59,18 +59,19 @@ FIRST_INTERVAL_S = 3.0
 """The heartbeat interval before the coordinator has named one."""
 SESSION_INTERVALS = 3
 WAIT_MS_MAX = 60_000
-"""How long a heartbeat may wait for news. The coordinator waits no longer than its heartbeat interval."""
+"""The longest time that a heartbeat may wait for news. The coordinator waits no longer than its heartbeat interval."""
 EARLY_S = 0.02
-"""A waiting heartbeat that is answered sooner, without news, was not kept waiting ..."""
+"""Seconds. A waiting heartbeat that is answered sooner than this, without news, has an early answer."""
 EARLY_MAX = 10
-"""... and after so many of them in a row the member waits an interval itself: a broken coordinator must not make it busy."""
+"""After this many early answers in a row, the member itself waits a heartbeat interval, so that a broken coordinator does not
+keep it busy."""
 RETRY_MAX_S = 1.0
 """The pause between heartbeats that fail doubles up to this."""
 
 FIND_AGAIN = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 """Errors that mean that another broker may be the coordinator."""
 REMOVED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
-"""Errors that mean that this member, or this epoch of it, is not in the group any more."""
+"""Errors that mean that this member, or this epoch of it, is no longer in the group."""
 
 _ADVICE = {
     ErrorCode.UNRELEASED_INSTANCE_ID: "stop the other member, or wait until its session has ended",
@@ -84,7 +85,7 @@ _ADVICE = {
 
 
 class MemberState(Enum):
-    """The states of the picture above."""
+    """The states of the picture at the head of this module."""
 
     UNSUBSCRIBED = "unsubscribed"
     JOINING = "joining"
@@ -99,7 +100,7 @@ class MemberState(Enum):
 
 _S = MemberState
 _IN_GROUP = frozenset({_S.STABLE, _S.RECONCILING, _S.ACKNOWLEDGING})
-"""The coordinator has accepted the member in this tenure."""
+"""The states in which the coordinator has accepted the member in this tenure."""
 
 TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
     _S.UNSUBSCRIBED: frozenset({_S.JOINING}),
@@ -128,16 +129,16 @@ class Identity(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """What a member is subscribed to: topics by name, or by a regular expression, which the coordinator evaluates."""
+    """A member's subscription: topics by name, or a regular expression, which the coordinator evaluates."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
 
     def include(self, topic: str) -> bool:
-        """Whether the topic is one of them. The coordinator rejects a pattern that is invalid; it includes nothing here."""
+        """Whether the subscription includes the topic. An invalid pattern includes nothing here; the coordinator rejects it."""
         if self.pattern is None:
             return topic in self.names
-        import re2  # Only programs with patterns need it.
+        import re2  # Imported here, because only programs with patterns need it.
 
         options = re2.Options()
         options.log_errors = False
@@ -152,7 +153,8 @@ class _Fields(NamedTuple):
 
     topics: Topics
     owned_keys: frozenset[TopicIdPartition] | None
-    """None, in `Membership._known`: the coordinator has sent another target since the last report, and waits for the next one."""
+    """None (only in `Membership._known`): the coordinator has sent another target since the last report, and waits for a new
+    report."""
 
 
 class _Sent(NamedTuple):
@@ -160,10 +162,10 @@ class _Sent(NamedTuple):
 
     tenure: int
     fields: _Fields | None
-    """None: it leaves the group."""
+    """None: the request leaves the group."""
     sent_at: float
     waits: bool = False
-    """It has no changed fields, so the coordinator holds the response back until there is news."""
+    """The heartbeat has no changed fields, so the coordinator may hold the response back until there is news."""
 
 
 class Membership:
@@ -184,22 +186,22 @@ class Membership:
         """When the heartbeat whose response brought the target was sent. The coordinator's rebalance timeout for the target does
         not begin before that."""
         self.target_keys: frozenset[TopicIdPartition] | None = None
-        """What the member may own, by the newest response; None before the first one of this tenure."""
+        """The partitions that the member may own, by the newest response; None before the first response of this tenure."""
         self.owned_keys: frozenset[TopicIdPartition] = frozenset()
         """The partitions of all targets of this tenure, without those that the program has given up. A superset of `target_keys`.
         Empty outside the group."""
         self.interval_s = FIRST_INTERVAL_S
-        """From one heartbeat to the next, as the coordinator says."""
+        """Seconds from one heartbeat to the next, as the coordinator's newest response says."""
         self._session_s = self._grace_s = 0.0
-        """The coordinator's session timeout, and its grace after a lost connection; 0: not known."""
+        """The coordinator's session timeout, and its grace time after a lost connection, in seconds; 0: not known."""
         self._connection_lost_at: float | None = None
-        """When the connection of the last successful heartbeat was lost; None: it was not."""
+        """When the connection to the coordinator was lost, if no heartbeat has succeeded since; None otherwise."""
         self.due_at = float("inf")
         """When the next heartbeat is to be sent."""
         self.confirmed_at: float | None = None
         """When the last heartbeat that succeeded in this tenure was sent."""
         self.failures = 0
-        """How many heartbeats have failed in a row."""
+        """Heartbeats that failed in a row."""
         self.last_error: StrandlineError | None = None
         """Why the last heartbeat failed; None if it succeeded."""
         self.error: StrandlineError | None = None
@@ -207,23 +209,24 @@ class Membership:
         self.poll_gap_s: float | None = None
         """Seconds for which the program had not polled when the member left because of that; None once a heartbeat succeeds."""
         self._known: _Fields | None = None
-        """What the coordinator is known to have; None: nothing, and the next heartbeat has all fields."""
+        """The fields that the coordinator is known to have. None: perhaps it has none, so the next heartbeat has all fields."""
         self._in_flight: _Sent | None = None
         self._early_answers = 0
-        """How many waiting heartbeats in a row were answered early without news."""
+        """Early answers in a row (see EARLY_S)."""
         self._is_released = True
         """The program holds nothing of an earlier tenure."""
         self._has_asked_to_join = False
-        """A request of this tenure was sent, so the coordinator may count the member."""
+        """A request of this tenure was sent, so the coordinator may count this member as one of the group."""
         self._farewell_until: float | None = None
-        """The request that leaves the group is due, and is repeated until this time; None: there is no group to leave."""
+        """The request that leaves the group is due, or in flight, and is repeated until this time; None: the member has no such
+        request to send."""
         self._is_program_back = False
-        """In the state STALE: the program has asked for records again."""
+        """Counts in the state STALE: the program has asked for records again."""
         self._has_sent_pattern = False
 
     @property
     def valid_until(self) -> float:
-        """Until when the member relies on what it owns (see the last rule above)."""
+        """The time until which the member relies on the partitions that it owns (the last rule at the head of this module)."""
         if self.confirmed_at is None:
             return float("-inf")
         until = self.confirmed_at + (self._session_s or SESSION_INTERVALS * self.interval_s)
@@ -234,7 +237,7 @@ class Membership:
     # -- what the program does ----------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Topics, now: float) -> None:
-        """Be a member that is subscribed to these topics."""
+        """Join the group with this subscription, or change the member's subscription."""
         is_same, self.topics = topics == self.topics, topics
         if self.state is _S.UNSUBSCRIBED:
             self._join(now)
@@ -261,8 +264,8 @@ class Membership:
             self._become(_S.LEAVING)
 
     def on_given_up(self, tenure: int, given_up: Iterable[TopicIdPartition], now: float) -> None:
-        """The program does not read these partitions any more, or has never taken them. One that a newer target names again is
-        still owned: the program will take it again."""
+        """The program no longer reads these partitions, or has never taken them. A partition that a newer target names again is
+        still owned, because the program will take it again."""
         if tenure != self.tenure or self.target_keys is None or self.state not in _IN_GROUP:
             return
         owned = self.owned_keys.difference(given_up) | self.target_keys
@@ -278,7 +281,7 @@ class Membership:
             self._maybe_join(now)
 
     def on_poll(self, now: float) -> None:
-        """The program asks for records, after it had not done so for too long."""
+        """The program asks for records. If the member left because the program had not done so for too long, it joins again."""
         if self.state is _S.STALE:
             self._is_program_back = True
             self._maybe_join(now)
@@ -295,7 +298,7 @@ class Membership:
         self._become(_S.STALE)
 
     def beat_now(self, now: float) -> None:
-        """Send the next heartbeat at once, because its response is needed soon."""
+        """Make the next heartbeat due now, because its response is needed soon."""
         if self.state in _IN_GROUP or self.state is _S.JOINING:
             self.due_at = min(self.due_at, now)
 
@@ -310,11 +313,12 @@ class Membership:
 
     @property
     def is_waiting(self) -> bool:
-        """The heartbeat in flight may wait for news."""
+        """Whether a heartbeat is in flight that may wait for news."""
         return self._in_flight is not None and self._in_flight.waits
 
     def give_up_waiting(self) -> None:
-        """Another heartbeat is due, and the one in flight waits: forget it. Its answer would be ignored."""
+        """Another heartbeat is due while the one in flight waits: give up the one in flight. A response to it would be
+        ignored."""
         assert self.is_waiting, "only a heartbeat that waits is given up"
         self._in_flight, self._known = None, None
 
@@ -365,7 +369,7 @@ class Membership:
             self._on_success(sent, sent.fields, response, now)
 
     def on_failure(self, error: StrandlineError, now: float) -> None:
-        """The heartbeat in flight was refused by an error for the whole request, or its answer was lost."""
+        """The heartbeat in flight has failed: an error rejected the whole request, or there was no response."""
         code = getattr(error, "code", None)
         if isinstance(code, ErrorCode) and not error.retriable:
             self._on_error(code, str(error), now)
@@ -393,7 +397,7 @@ class Membership:
         next_due = now if asks_at_once else sent.sent_at + self.interval_s
         self.due_at = min(self.due_at, next_due) if sent.waits else next_due
         if fields.owned_keys is not None and fields.owned_keys - self.owned_keys:
-            self._become(_S.ACKNOWLEDGING)  # It was given up while the request was in flight.
+            self._become(_S.ACKNOWLEDGING)  # A partition was given up while the request was in flight.
             self.due_at = sent.sent_at
         else:
             self._become(_S.STABLE if self.owned_keys == self.target_keys else _S.RECONCILING)
@@ -424,7 +428,8 @@ class Membership:
                 self._fail(code, message, now)
 
     def _on_retriable(self, sent: _Sent, error: StrandlineError, now: float) -> None:
-        """Send it again after a pause, or at once if the coordinator may be another broker and this is the first failure."""
+        """Send the heartbeat again after a pause, or at once if the coordinator may be another broker and this is the first
+        failure."""
         self.failures += 1
         self.last_error, self._known = error, None
         if sent.fields is None and self._farewell_until is not None and now >= self._farewell_until:
@@ -444,7 +449,7 @@ class Membership:
         self.state = state
 
     def _end_tenure(self) -> None:
-        """The member owns nothing any more. The program must still give up the partitions that it has."""
+        """The member no longer owns any partition. The program must still give up those that it has."""
         self.tenure += 1
         self.epoch, self.target_keys, self.owned_keys = JOIN_EPOCH, None, frozenset()
         self.confirmed_at, self._known = None, None
@@ -453,7 +458,7 @@ class Membership:
             self.due_at = float("inf")
 
     def _join(self, now: float) -> None:
-        """Join at once; after a pause if the coordinator removes the member again and again."""
+        """Join at once, or after a pause if the coordinator removes the member again and again."""
         self._become(_S.JOINING)
         self.due_at = now if self.failures <= 1 else now + self._pause_s()
 
@@ -468,7 +473,7 @@ class Membership:
         self._farewell_until, self.due_at = now + within_s, now
 
     def _on_left(self, now: float) -> None:
-        """The request that leaves was answered, or there was no answer for long enough."""
+        """The request that leaves the group was answered, or was repeated for long enough."""
         self._farewell_until, self.due_at, self.failures = None, float("inf"), 0
         if self.state is _S.LEAVING:
             self._become(_S.UNSUBSCRIBED)
@@ -497,6 +502,6 @@ def _rejected(code: ErrorCode, message: str | None) -> StrandlineError:
 
 
 def by_topic_id(partitions: Iterable[TopicIdPartition]) -> list[GroupTopicPartitions]:
-    """The partitions as requests name them, in order."""
+    """The partitions in the form of requests: by topic id, in order."""
     grouped = groupby(sorted(partitions), key=lambda key: key[0])
     return [GroupTopicPartitions(topic_id, [index for _, index in keys]) for topic_id, keys in grouped]

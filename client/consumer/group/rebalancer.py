@@ -7,11 +7,11 @@
 
 The program has finished the records that a call returned when it asks for more (handed_over.py). A partition is given up only
 then, so that its next owner does not read records that this program is still processing. The wait ends with the deadline of the
-rebalance, which is `REVOKE_SHARE` of `rebalance_timeout_ms`, because the coordinator would remove the member soon after. Its
+rebalance, which is `REVOKE_SHARE` of `rebalance_timeout_ms`, because the coordinator would remove the member soon after. The
 commit never goes beyond the finished records.
 
-After each `await` the tenure may have changed. A step that was begun in an older tenure reports nothing to the membership, and
-the next step drops its partitions.
+After each `await` the tenure may have changed. The membership ignores the report of a step that was begun in an older tenure, and
+the next step drops the partitions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = get_logger(__name__)
 REVOKE_SHARE = 0.8
 """Share of `rebalance_timeout_ms` that a revocation may take. The rest is for the heartbeat that reports it."""
 LEAVE_S = 3.0
-"""How long the request that leaves the group is repeated."""
+"""Seconds for which the request that leaves the group is repeated."""
 RESOLVE_AGAIN_S = 0.5
 """The pause before the name of an assigned topic is asked for again, if the metadata did not have its id."""
 
@@ -64,7 +64,7 @@ class Standing(NamedTuple):
     is_subscribed: Callable[[], bool]
     """Whether the program wants to be in the group."""
     update_holds: Callable[[], None]
-    """To be called when partitions were taken or are being revoked."""
+    """Must be called when partitions were taken or are being revoked."""
 
 
 class Rebalancer:
@@ -100,14 +100,14 @@ class Rebalancer:
         self.changed = asyncio.Event()
         """Set when a step may be due."""
         self.left = asyncio.Event()
-        """Set while the consumer is no member and has no partitions, and when the rebalancer or the heartbeats have failed, so
-        that it cannot leave in order."""
+        """Set while the consumer is no member and has no partitions. Also set when the rebalancer or the heartbeats have failed,
+        because the consumer cannot leave in order then."""
         self.callback_error: RebalanceCallbackFailed | None = None
-        """The error of a callback that the next call of the program raises."""
+        """The error of a callback. The next call of the program that returns records raises it."""
         self.stop_until: float | None = None
         """When the consumer must be ready to leave the group, on the loop's clock; None: it is not being stopped."""
         self._resolve_at = 0.0
-        """When the names of topics may be asked for again."""
+        """When the names of topics may be asked for again, on the loop's clock."""
         self.counters = {
             "rebalances": 0,
             "partitions_assigned": 0,
@@ -234,7 +234,7 @@ class Rebalancer:
         self._fetcher.wake()
 
     def begin(self, state: PartitionState, committed: OffsetAndMetadata | None) -> None:
-        """Set the first position of a state: the committed offset, or what the reset policy says."""
+        """Set the first position of a state: the committed offset, or the offset that the reset policy selects."""
         self._fetcher.update_leader(state)
         if committed is not None:
             self._hooks.move(state, committed.offset, committed.leader_epoch)
@@ -244,7 +244,7 @@ class Rebalancer:
         self._hooks.begin(state)
 
     async def _committed(self, keys: list[TopicIdPartition]) -> dict[TopicIdPartition, OffsetAndMetadata]:
-        """The committed offsets. A failed look-up is logged and repeated, without end."""
+        """The committed offsets of these partitions. A failed look-up is logged, and repeated until it succeeds."""
         while True:
             try:
                 deadline = self._loop.time() + self._options.request_timeout_ms / 1000
