@@ -1,4 +1,4 @@
-"""How often a record is handled again, and how long to wait before that. Pure."""
+"""Limits how often a record is handled again, and how long `run` waits before that. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _DOUBLINGS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """When a record whose handler failed is handled again: after `first_ms`, and after `factor` times as long with each further
-    attempt, but no more than `max_ms`. Each delay is varied by up to `jitter` (0.2: 20 %), so that records that failed together
-    do not come back together. UsageError for a value out of its range."""
+    """The delays after which a record whose handler failed is handled again: `first_ms` after the first attempt, `factor` times
+    as long after each further one, but at most `max_ms`. Each delay is varied by up to `jitter` (0.2: 20 %), so that records that
+    failed together are not handled again together. UsageError for a value out of its range."""
 
     first_ms: float = 1_000
     factor: float = 2.0
     max_ms: float = 60_000
     attempts: int | None = 5
-    """How often a record is handled at most, the first time included. None: until it succeeds."""
+    """The most attempts to handle a record, the first one included. None: until it succeeds."""
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Backoff:
         return self.attempts is None or attempt < self.attempts
 
     def delay_ms(self, attempt: int, random: Random) -> float:
-        """How long to wait after this attempt; no more than `max_ms`."""
+        """Milliseconds to wait after this attempt; at most `max_ms`."""
         plain_ms = min(self.first_ms * self.factor ** min(attempt - 1, _DOUBLINGS_MAX), self.max_ms)
         return min(plain_ms * random.uniform(1 - self.jitter, 1 + self.jitter), self.max_ms)
 

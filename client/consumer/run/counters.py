@@ -1,4 +1,4 @@
-"""What `Consumer.run` counts."""
+"""The counters of `Consumer.run`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Any
 from strandline.protocol.metrics import Histogram
 
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bounds of how long calls of a handler take."""
+"""Bounds (seconds) of the histogram of handler calls."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since `run` was called. All are records, unless the name says something else."""
+    """Counts since `run` was called. They count records, unless the name or the text says something else."""
 
     handled: int = 0
-    """Finished without an error."""
+    """Records that were handled without an error."""
     failed_attempts: int = 0
     """Calls that raised an error."""
     retried: int = 0
-    """Were to be handled again after a failure, here or by the retry topic."""
+    """Records to be handled again after a failure, in place or through the retry topic."""
     dead_lettered: int = 0
     skipped: int = 0
-    """Failed for good, and were left out (`on_failure="skip"`)."""
+    """Records that failed for good, and were skipped (`on_failure="skip"`)."""
     of_other_groups: int = 0
-    """Found in the retry topic, and left to another group."""
+    """Records of the retry topic that belong to another group, which were skipped."""
     dropped: int = 0
-    """Were taken and not handled, because their partition went, or `run` ended."""
+    """Records that were taken and not handled, because their partition was revoked, lost or sought, or `run` ended."""
     calls_cut_off: int = 0
-    """Calls that were abandoned: their partition was lost, or the time to finish was up."""
+    """Calls that were abandoned: their partition was lost or sought, the membership was in doubt, or the time to finish was
+    up."""
     latency: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     """Seconds of each call that returned or raised an error."""
 

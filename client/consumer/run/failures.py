@@ -19,7 +19,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The error of the handler, or that of the deserializer that has failed before it."""
+    """The error of the handler. If a deserializer has failed before the call, its error."""
     return error.__cause__ if isinstance(error, Undecodable) and error.__cause__ is not None else error
 
 
@@ -38,7 +38,7 @@ def stopped_at(delivery: Delivery, error: BaseException, text: str | None = None
 
 
 class FailureLog:
-    """Logs the failures of one run. Failed attempts are limited by partition."""
+    """Logs the failures of one run. The lines about failed attempts are limited per partition."""
 
     def __init__(self, group_id: str | None) -> None:
         self._group_id = group_id
@@ -61,7 +61,7 @@ class FailureLog:
             )
 
     def on_given_up(self, record: AnyRecord, error: BaseException, dlq: str | None) -> None:
-        """A record is not handled any more. `dlq`: the topic that has it now; None: it was left out."""
+        """Log a record that was given up. `dlq`: the dead-letter topic that it was sent to; None: it was skipped."""
         if dlq is None:
             logger.warning(
                 "consumer.record_skipped",

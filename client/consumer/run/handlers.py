@@ -1,7 +1,7 @@
 """Calls the program's handler: on the event loop if it is a coroutine function, otherwise on a thread.
 
 A plain function may block, and would block the event loop. There are as many threads as calls may run at the same time. A
-simulated loop has no threads: its `run_in_executor` runs the function in a later iteration.
+simulated event loop has no threads: its `run_in_executor` runs the function in a later iteration.
 
 Keys and values are deserialized here, right before the call: a record that cannot be deserialized fails like one whose handler
 fails, and does not stop the records before and behind it.
@@ -30,7 +30,7 @@ class Undecodable(Exception):
 
 
 class _Raised:
-    """A call on a thread has raised this error."""
+    """The error that a call on a thread has raised."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -103,8 +103,8 @@ class Handler:
 
 
 def check_handler(function: object) -> None:
-    """UsageError for a handler that would fail for every record (so that all of them would become dead letters), or whose call
-    would run nothing."""
+    """UsageError for a handler whose calls would all fail (so that every record would become a dead letter), or would run
+    nothing."""
     if not callable(function):
         raise UsageError(f"a handler is a function, and not {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -118,6 +118,6 @@ def check_handler(function: object) -> None:
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether a call returns at once, with a coroutine: of a coroutine function, of a partial of one, or of an object whose
+    """Whether a call returns a coroutine at once: `function` is a coroutine function, a partial of one, or an object whose
     `__call__` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -1,4 +1,4 @@
-"""The headers of records in a retry topic and in a dead-letter topic: where a record is from, and why it is there. Pure.
+"""The headers of records in a retry topic and in a dead-letter topic: the origin of a record, and why it is there. Pure.
 
 A failed record keeps its key, its value, and the headers that its producer gave it. The headers below follow them. Their values
 are UTF-8, and numbers are decimal, so that any tool shows them:
@@ -56,9 +56,9 @@ class Retried(NamedTuple):
     attempt: int
     """The number of the attempt that is to come; at least 1."""
     not_before_ms: int
-    """When it is to be made, in milliseconds since 1970; 0: at once."""
+    """When the attempt is due, in milliseconds since 1970 (UTC); 0: at once."""
     group_id: str | None
-    """The group whose handler failed; None: not known."""
+    """The consumer group whose handler failed; None: not known."""
 
 
 def attempt_of(record: AnyRecord) -> int:
@@ -67,7 +67,7 @@ def attempt_of(record: AnyRecord) -> int:
 
 
 def with_attempt(record: AnyRecord, attempt: int) -> AnyRecord:
-    """The record with the number of this attempt among its headers."""
+    """The record with the number of the attempt among its headers."""
     kept = tuple((name, value) for name, value in record.headers if name != ATTEMPT)
     return msgspec.structs.replace(record, headers=(*kept, (ATTEMPT, b"%d" % attempt)))
 
@@ -113,7 +113,7 @@ def retry_headers(record: AnyRecord, group_id: str | None, error: BaseException,
 
 
 def dead_letter_headers(record: AnyRecord, group_id: str | None, error: BaseException, attempts: int) -> HeaderList:
-    """The headers of a record that is given up after so many attempts. `record` is the record at its origin."""
+    """The headers of a record that is given up after this number of attempts. `record` is the record at its origin."""
     return [*_headers(record, group_id, error), (ATTEMPTS, b"%d" % attempts)]
 
 
@@ -143,7 +143,7 @@ def name_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception. One whose `__str__` fails has none."""
+    """The text of an exception; empty if its `__str__` fails."""
     try:
         return str(error)
     except Exception:

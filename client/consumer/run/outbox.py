@@ -15,17 +15,17 @@ from strandline.protocol.doors import Doors
 from strandline.protocol.errors import ErrorCode
 
 BUFFER_MEMORY = 4 * REQUEST_SIZE_MAX
-"""Bytes; far more than is used, because each call waits for the acknowledgement of its record."""
+"""Bytes. Far less is used, because each call waits for the acknowledgement of its record."""
 
 
 def outbox_producer(options: ClientOptions, doors: Doors) -> Producer:
-    """A producer that reaches the consumer's cluster. It takes every record that the consumer could read, whatever its size."""
+    """A producer for the consumer's cluster. It accepts every record that the consumer could read, whatever its size."""
     common = {row.name: getattr(options, row.name) for row in table_of(ClientOptions)}
     return Producer(doors=doors, max_request_size=REQUEST_SIZE_MAX, buffer_memory=BUFFER_MEMORY, **common)
 
 
 def checked_producer(producer: Producer) -> Producer:
-    """The producer of a program. UsageError if it does not wait for acknowledgements by all in-sync replicas, or would serialize
+    """The program's producer. UsageError if it does not wait for acknowledgements by all in-sync replicas, or would serialize
     bytes once more."""
     options = producer.options
     if options.required_acks != -1:
@@ -39,7 +39,7 @@ class Outbox:
     """Sends failed records with one producer."""
 
     def __init__(self, producer: Producer, *, is_own: bool) -> None:
-        """`is_own`: the producer is started and stopped here."""
+        """`is_own`: the outbox starts and stops the producer."""
         self._producer = producer
         self._is_own = is_own
 

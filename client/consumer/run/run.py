@@ -33,7 +33,7 @@ class RunAccess(NamedTuple):
     cluster: Cluster
     hooks: RunHooks
     reads: Callable[[str], bool]
-    """Whether the consumer is to read this topic: it subscribes to it by name or pattern, or a partition is assigned."""
+    """Whether the consumer reads this topic: it subscribes to it by name or pattern, or a partition is assigned."""
     transaction_hooks: Callable[[], TransactionHooks]
     """The consumer's functions for a transactional run. It is called only if the consumer has a group."""
     subscribe_also: Callable[[str], None]
@@ -44,7 +44,7 @@ class HandlerRuns(Generic[K, V]):
     """The calls of a consumer that hand its records to a handler."""
 
     _runner: Runner | TransactionalRunner | None = None
-    """Not None while `run` runs."""
+    """The call of `run` that is in progress; None if there is none."""
 
     def _run_access(self) -> RunAccess:
         """The parts of the consumer. ClientClosed if it is not started."""
@@ -112,38 +112,38 @@ class HandlerRuns(Generic[K, V]):
         a cancellation, or an error. Each record is handled at least once, and by one member of the group at a time.
 
         `handler`: a coroutine function, or a plain function, which runs on a thread so that it may block. It gets one record;
-        with `batch_size`, a list of at most so many records, in order.
+        with `batch_size`, a list of at most this many records, in order.
 
         `concurrency`: with "partition", the records of a partition are handled one after the other, and several partitions at the
-        same time; with "key", the records of a key one after the other, and several keys at the same time; with a number, so many
-        records at the same time, in no order. `max_tasks`: the most calls of the handler that run at the same time (by default
-        64). `max_in_flight`: the most records that are taken and not finished yet, over all partitions.
+        same time; with "key", the records of a key one after the other, and several keys at the same time; with a number, this
+        many records at the same time, in no order. `max_tasks`: the most calls of the handler that run at the same time (by
+        default 64). `max_in_flight`: the most records that are taken and not finished yet, over all partitions.
 
         `retry`: a record whose handler raises an error is handled again, after the delays and as often as the `Backoff` says.
-        Until then the later records of its partition (or key) wait, and the others go on. With `retry_topic` the record goes
-        there instead, and nothing waits for it; the consumer reads that topic, too, and the handler gets the record as it was at
-        its origin. `no_retry`: classes of errors after which the record is not handled again. A record that cannot be
-        deserialized is not handled again either. `attempt_of(record)` is the number of the attempt.
+        Until then the later records of its partition (or key) wait, and the others go on. With `retry_topic` the record is sent
+        to that topic instead, and no other record waits for it; the consumer reads that topic, too, and the handler gets the
+        record as it was at its origin. `no_retry`: classes of errors after which the record is not handled again. A record that
+        cannot be deserialized is not handled again either. `attempt_of(record)` is the number of the attempt.
 
         `dlq`: the topic for records that are given up, with the reason and the origin in their headers. A record counts as
-        finished when it is acknowledged there. Without it, `run` raises HandlerFailed, and the record is handled again by the
-        next run; `on_failure="skip"` logs it and goes on. If a batch fails, its records are handled one by one first. `producer`:
-        sends to both topics, instead of one that is started for that; it needs acks="all", and no serializers.
+        finished when it is acknowledged there. Without `dlq`, `run` raises HandlerFailed, and the next run handles the record
+        again; with `on_failure="skip"`, it logs the record and goes on. If a batch fails, its records are first handled one by
+        one. `producer`: sends to both topics, instead of a producer that `run` starts for that; it needs acks="all", and no
+        serializers.
 
         `transactional`: the consumer takes at most `max_in_flight` records at a time. One transaction holds what the handler
         sends for them with `producer`, their dead letters, and their offsets. `read_committed` consumers see exactly one result
-        of each record. The handler is a coroutine function. After an abort it may be called for the same records again. It needs
-        a `producer` with a `transactional_id`, which nothing else uses, and a consumer with `enable_auto_commit=False` and
-        `isolation_level="read_committed"`; no `retry_topic`. ProducerFenced if another process has the transactional id.
+        of each record. The handler must be a coroutine function. After an abort it may be called for the same records again. The
+        run needs a `producer` with a `transactional_id`, which nothing else uses, and a consumer with `enable_auto_commit=False`
+        and `isolation_level="read_committed"`; no `retry_topic`. ProducerFenced if another process has the transactional id.
 
         `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until the
         call has ended, and coroutines are cancelled. When `run` is to end, or a partition is revoked, records that wait are
-        dropped, and running calls may end, within `drain_timeout_ms` or 72 % of `rebalance_timeout_ms`; then coroutines are
-        cancelled.
-        `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
+        dropped, and running calls may end within `drain_timeout_ms` or 72 % of `rebalance_timeout_ms`; after that, coroutines are
+        cancelled. `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
 
-        UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs, and for a
-        handler that cannot be called with one argument, or is a generator function."""
+        UnknownTopic if `dlq` or `retry_topic` does not exist; the errors of `getmany`. UsageError while another `run` runs, and
+        for a handler that cannot be called with one argument, or is a generator function."""
         access = self._run_access()
         if self._runner is not None:
             raise UsageError("the consumer is running a handler already: one run() at a time")
@@ -182,17 +182,17 @@ class HandlerRuns(Generic[K, V]):
 
     def end_run(self) -> None:
         """End `run`: no further call of its handler begins, and `run` returns when the calls that run now have ended. `end_run`
-        itself returns at once, and a handler may call it. It does nothing if no `run` runs."""
+        itself returns at once, and a handler may call it. If no `run` runs, it does nothing."""
         if self._runner is not None:
             self._runner.end()
 
     def _check_no_handler_stops(self) -> None:
-        """UsageError if a handler stops the consumer, which waits for the handler."""
+        """UsageError if a handler stops the consumer, because the stop would wait for that handler."""
         if self._runner is not None and self._runner.is_called_by_handler:
             raise UsageError("a handler cannot stop its consumer, because stop() waits for the handler: call end_run() instead")
 
     async def _end_run(self, by: float) -> None:
-        """The consumer is stopped: wait until `run` has ended, at most until that time, on the loop's clock."""
+        """The consumer is stopped: wait until `run` has ended, at most until `by` (on the loop's clock)."""
         runner = self._runner
         if runner is None:
             return

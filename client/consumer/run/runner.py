@@ -1,4 +1,4 @@
-"""Runs a handler for the records of a consumer: takes records, calls the handler, and settles what comes of it.
+"""Runs a handler for the records of a consumer: takes records, calls the handler, and settles the result.
 
     the poller    one task; takes records of partitions that have few waiting, and puts them into the schedule
     workers       up to `calls_max` tasks; each makes one call after the other, and ends when no lane is ready
@@ -36,13 +36,13 @@ logger = get_logger(__name__)
 LOOK_S = 1.0
 """The interval (seconds) of the poller's polls while no records arrive. Each poll counts for `max_poll_interval_ms`."""
 CALLS_PER_TURN = 32
-"""After this many calls the workers let other tasks run, because a handler that never awaits anything would block the loop."""
+"""After this many calls the workers let other tasks run: with a handler that never awaits anything, they would block the loop."""
 DRAIN_SHARE = 0.9
 """Share of the time for a revocation within which calls may end. In the rest, calls that were cancelled clean up."""
 CANCEL_S = 1.0
-"""How long calls that were cancelled may take to end, when `run` ends."""
+"""Seconds that cancelled calls may take to end when `run` ends."""
 COMMIT_S = 5.0
-"""How long the last commit may take."""
+"""Seconds that the last commit may take."""
 
 
 class RunHooks(NamedTuple):
@@ -54,7 +54,7 @@ class RunHooks(NamedTuple):
     wake: Callable[[], None]
     """Makes a `take` that waits look again."""
     partition_count: Callable[[], int]
-    """How many partitions the consumer reads now."""
+    """The number of partitions that the consumer reads now."""
     is_current: Callable[[PartitionState], bool]
     """Whether the consumer reads this state now."""
     rewind: Callable[[PartitionState, int, int], None]
@@ -63,8 +63,8 @@ class RunHooks(NamedTuple):
 
 
 class Runner:
-    """One call of `Consumer.run`. It is the `Ledger` of the consumer's membership, and a container of the partitions of which it
-    wants records."""
+    """One call of `Consumer.run`. It is the `Ledger` of the consumer's membership. As a container, it contains the partitions of
+    which it wants records."""
 
     def __init__(
         self,
@@ -92,26 +92,27 @@ class Runner:
         self._calls: dict[Call, None] = {}
         """The calls that have begun and not ended, the oldest first."""
         self._handling: dict[Call, None] = {}
-        """Those of them that are in the handler, the oldest first. The others wait for an acknowledgement."""
+        """Those of `_calls` that are in the handler, the oldest first. The others wait for the acknowledgement of a failed
+        record."""
         self._workers: dict[asyncio.Task[None], Call | None] = {}
-        """Each worker, and its call."""
+        """Each worker, and its call; None between calls."""
         self._calls_in_turn = 0
-        """How many calls all workers have made in this iteration of the event loop."""
+        """Calls that all workers together have finished in this iteration of the event loop."""
         self._orphans: dict[TopicPartition, int] = {}
-        """By partition, how many calls from an earlier assignment have not ended. If the partition is assigned again, its new
-        calls wait for them."""
+        """By partition, the number of calls from an earlier assignment that have not ended. If the partition is assigned again,
+        its new calls wait for them."""
         self._call_ended = asyncio.Event()
         """Set when a call ends."""
         self._end: asyncio.Future[None] = self._loop.create_future()
         """Done when `run` is to end."""
         self.ended = asyncio.Event()
-        """Set when nothing is handled any more, and the positions are those of the first unfinished records."""
+        """Set when no record is being handled, and the positions are those of the first unfinished records."""
         self._end_by: float | None = None
         """When the last call must have ended, on the loop's clock; None: `drain_timeout_ms` applies."""
         self._is_ending = False
-        """No call begins any more."""
+        """`run` is to end: no further call begins."""
         self._error: BaseException | None = None
-        """Why `run` ends, if something went wrong: the first error."""
+        """The first error because of which `run` ends; None if nothing went wrong."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         """When the timer is due, on the loop's clock; None: there is none."""
@@ -135,8 +136,8 @@ class Runner:
             raise self._error
 
     def end(self, by: float | None = None) -> None:
-        """Start no more calls, and let `run` return when those that run have ended; by that time, on the loop's clock (by
-        default, after `drain_timeout_ms`)."""
+        """Start no more calls, and let `run` return when those that run have ended, at the latest at `by` (on the loop's clock;
+        by default, after `drain_timeout_ms`)."""
         if by is not None:
             self._end_by = by if self._end_by is None else min(by, self._end_by)
         self._is_ending = True
@@ -183,7 +184,7 @@ class Runner:
         return True
 
     def close(self) -> None:
-        """End at once: let the positions be those of the first unfinished records, and cancel all tasks."""
+        """End at once: set the positions back to the first unfinished records, and cancel all tasks."""
         if self.ended.is_set():
             return
         self.end()
@@ -228,7 +229,8 @@ class Runner:
             await self._call_ended.wait()
 
     def __contains__(self, tp: object) -> bool:
-        """Whether to take records of this partition: at most half of the records that it may have wait."""
+        """Whether to take records of this partition: at most half of its share of unfinished records is waiting, and the share is
+        not used up."""
         work = self._by_tp.get(tp)  # type: ignore[call-overload]
         if work is None:
             return True
@@ -240,22 +242,22 @@ class Runner:
         return len(work.taken) < share and work.waiting <= share // 2
 
     def room(self, state: PartitionState) -> int:
-        """How many records of this state may be taken."""
+        """The number of records of this state that may be taken."""
         work = self._works.get(state)
         return self._share() - (0 if work is None else len(work.taken))
 
     def _share(self) -> int:
-        """How many unfinished records one partition may have."""
+        """The number of unfinished records that one partition may have."""
         return max(1, self._settings.max_in_flight // max(1, self._hooks.partition_count()))
 
     def _take(self, state: PartitionState, records: list[AnyRecord]) -> None:
-        """These records were taken from the buffer of the state, and its position is behind them."""
+        """Schedule records that were taken from the buffer of the state. Its position is behind them."""
         if not records:
             return
         work = self._work(state)
         work.taken.take(records)
         if state.tp.topic == self._settings.dlq:
-            # A record that fails again would be sent there again, without end. These stay unfinished.
+            # A record that fails again would be sent there again, without end. These records stay unfinished.
             self._fail(UsageError(f"{state.tp.topic!r} is the dlq, and subscribed by now: its records would be handled again"))
         elif state.tp.topic == self._settings.retry_topic:
             for record in records:
@@ -326,7 +328,7 @@ class Runner:
         self._go_on()
 
     async def _serve(self) -> None:
-        """Make calls while there are some. A worker whose call was cancelled ends."""
+        """A worker: make one call after the other, until none can be made now. A worker whose call was abandoned ends."""
         worker = asyncio.current_task()
         assert worker is not None
         while (call := self._next_call()) is not None:
@@ -346,7 +348,7 @@ class Runner:
         self._calls_in_turn = 0
 
     def _next_call(self) -> Call | None:
-        """The next call that may be made now."""
+        """The next call that may be made now; None if there is none."""
         while not self._is_ending and (call := self._schedule.next_call()) is not None:
             work = call.lane.work
             if not self._hooks.is_current(work.state):
@@ -360,7 +362,7 @@ class Runner:
         return None
 
     async def _make(self, call: Call) -> None:
-        """Call the handler with the records of the call, and apply the result to the schedule."""
+        """Call the handler with the records of the call, and enter the result into the schedule."""
         error = await self._handle(call)
         if call.is_abandoned:
             return
@@ -403,7 +405,7 @@ class Runner:
             self._hooks.group.on_working(next((call.started_at for call in self._handling), None))
 
     def _forget(self, call: Call) -> None:
-        """The call has ended."""
+        """The call has ended: forget it, notify the group, and take more records if there is room for them again."""
         self._calls.pop(call, None)
         self._call_ended.set()
         if self._hooks.group is not None:
@@ -496,7 +498,7 @@ class Runner:
         return any(call.state in wanted for call in self._calls)
 
     def on_revoking(self, states: Iterable[PartitionState], deadline: float) -> None:
-        """See `Ledger`. Calls that run may end; those that have not ended shortly before the deadline are cut off."""
+        """See `Ledger`. Running calls may end until shortly before the deadline; then they are cut off."""
         revoked = dict.fromkeys(states)
         for state in revoked:
             work = self._works.get(state)
@@ -517,7 +519,7 @@ class Runner:
             self._drop(work)
 
     def _drop(self, work: Work) -> None:
-        """The partition is gone. Its calls become orphans."""
+        """The partition was revoked, lost or sought: drop its records. Its running calls become orphans."""
         state = work.state
         self.counters.dropped += self._schedule.close(work)
         del self._works[state]
@@ -529,7 +531,7 @@ class Runner:
         self._abandon(lost, "the partition was lost")
 
     def on_moved(self, state: PartitionState) -> None:
-        """See `Ledger`. What was taken before is neither handled nor committed."""
+        """See `Ledger`. Records that were taken before the move are neither handled nor committed."""
         work = self._works.get(state)
         if work is not None and not self.ended.is_set():
             self._drop(work)
@@ -551,7 +553,7 @@ class Runner:
             self._schedule.unblock(work)
 
     def _is_held(self, work: Work) -> bool:
-        """Whether nothing of this partition may start now."""
+        """Whether no call of this partition may begin now."""
         group = self._hooks.group
         return work.state.tp in self._orphans or (group is not None and not group.may_handle(work.state))
 

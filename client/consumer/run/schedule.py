@@ -1,16 +1,16 @@
-"""Which records may be handled now, in which order. Pure: times are passed in, on the loop's clock.
+"""Decides which records may be handled now, and in which order. Pure: times are passed in, on the loop's clock.
 
-A *lane* is a queue of records of one partition. Which records share a lane is what `concurrency` says:
+A *lane* is a queue of records of one partition. `concurrency` determines which records share a lane:
 
     "partition"   one lane per partition: its records are handled one after the other
     "key"         one lane per key of a partition: those of one key, one after the other. Records without a key share a lane
     a number      one lane per partition, without order: its records may be handled at the same time
 
-A lane with order has one call at a time. If the record fails and is to be handled again, the lane *rests* until then, and the
-others go on. In a lane without order only that record waits.
+A lane with order has one call at a time. If its record fails and is to be handled again, the lane *rests* until then, and other
+lanes go on. In a lane without order only that record waits.
 
-Records of a retry topic come with a time before which they must not be handled. Until then they are in no lane, so those whose
-time comes first do not wait for the others.
+A record of a retry topic has a time before which it must not be handled. Until then it is in no lane, so a record whose time is
+earlier does not wait for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Delivery:
         self.attempt = attempt
         """The number of the attempt that is running or is to come; from 1."""
         self.is_alone = False
-        """Its batch has failed, so it is handled in a batch of its own."""
+        """The batch with the record has failed, so the record is handled in a batch of its own."""
 
 
 class Work:
@@ -54,20 +54,20 @@ class Work:
         self.lanes: dict[LaneKey, Lane] = {}
         """The lanes that have something waiting, resting or running."""
         self.handling = 0
-        """How many records are in running calls."""
+        """The number of records in running calls."""
         self.is_closed = False
-        """No call begins any more: the partition is being revoked or was lost, or `run` ends. The waiting records were
+        """No further call begins: the partition is being revoked, or was lost or sought, or `run` ends. The waiting records were
         dropped."""
         self.is_blocked = False
-        """No call begins for now."""
+        """No call begins for now: the partition is held, or a call from an earlier assignment still runs."""
         self.is_full = False
-        """The last look took no more records of it, because too many wait."""
+        """The poller has passed over the partition, because too many of its records are unfinished or wait."""
         self.blocked: list[Lane] = []
         """Lanes that would be ready if the work were not blocked."""
 
     @property
     def waiting(self) -> int:
-        """How many records were taken, and are not being handled."""
+        """The number of records that were taken and are not being handled."""
         return len(self.taken) - self.handling
 
 
@@ -81,11 +81,11 @@ class Lane:
         self.key = key
         self.waiting: deque[Delivery] = deque()
         self.calls = 0
-        """How many calls handle records of it; in a lane with order one at most."""
+        """The number of calls that handle its records; at most one in a lane with order."""
         self.is_ready = False
-        """It is in the queue of ready lanes, or among the blocked ones of its work."""
+        """The lane is in the queue of ready lanes, or among the blocked lanes of its work."""
         self.is_resting = False
-        """Its first record is to be handled again later."""
+        """The first record has failed and is to be handled again later; until then, no call of this lane begins."""
 
 
 class Call:
@@ -99,7 +99,7 @@ class Call:
         self.started_at = 0.0
         """When the handler was called, on the loop's clock."""
         self.is_abandoned = False
-        """Its result is ignored."""
+        """The result of the call is ignored."""
 
     @property
     def state(self) -> PartitionState:
@@ -110,28 +110,28 @@ class Schedule:
     """The lanes of all partitions. It returns the next call (`next_call`), and takes its result (`finish`, `retry_at`, ...)."""
 
     def __init__(self, lane_of: LaneOf, *, is_ordered: bool, batch_size: int = 1) -> None:
-        """`batch_size`: how many records a call gets at most."""
+        """`batch_size`: the most records that one call gets."""
         self._lane_of = lane_of
         self._is_ordered = is_ordered
         self._batch_size = batch_size
         self._ready: deque[Lane] = deque()
         """Lanes from which a call can be made, in the order in which they became ready."""
         self._timers: list[tuple[float, int, Work, Lane | Delivery]] = []
-        """A heap: when a lane has rested, or when a record enters its lane. The numbers keep the order of equal times."""
+        """A heap of times at which a lane has rested, or a record enters its lane. The numbers keep the order of equal times."""
         self._timer_count = 0
 
     def __bool__(self) -> bool:
-        """Whether some lane may be ready."""
+        """Whether a lane may be ready."""
         return bool(self._ready)
 
     @property
     def ready_lanes(self) -> int:
-        """How many lanes are ready, at most: some may be found to be closed or blocked."""
+        """An upper bound for the number of ready lanes: some may turn out to be closed or blocked."""
         return len(self._ready)
 
     @property
     def delayed(self) -> int:
-        """How many records wait for their time, or are the first of a lane that rests."""
+        """The number of records that wait for their time, or are the first of a lane that rests."""
         return sum(not work.is_closed for _, _, work, _ in self._timers)
 
     # -- records come -------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Schedule:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _offer(self, lane: Lane) -> None:
-        """Put the lane among the ready ones, if a call can be made from it."""
+        """Put the lane into the queue of ready lanes, if a call can be made from it."""
         is_free = not lane.is_resting and not (self._is_ordered and lane.calls)
         if lane.waiting and is_free and not lane.is_ready:
             lane.is_ready = True
@@ -227,7 +227,7 @@ class Schedule:
             return
         self._offer(lane)
         if not (lane.waiting or lane.calls or lane.is_resting):
-            del lane.work.lanes[lane.key]  # A record that comes later gets another one.
+            del lane.work.lanes[lane.key]  # A later record with this key gets a new lane.
 
     # -- times --------------------------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class Schedule:
         return self._timers[0][0] if self._timers else None
 
     def on_time(self, now: float) -> None:
-        """Let lanes that have rested go on, and records whose time has come enter their lanes."""
+        """End the rest of lanes whose time has come, and put records whose time has come into their lanes."""
         while self._timers and self._timers[0][0] <= now:
             _, _, work, what = heapq.heappop(self._timers)
             if work.is_closed:
@@ -262,7 +262,7 @@ class Schedule:
 
     @staticmethod
     def close(work: Work) -> int:
-        """Begin no call of this work any more, and drop the records that wait. Returns their number."""
+        """Begin no further call of this work, and drop the records that wait. Returns the number of these records."""
         if work.is_closed:
             return 0
         work.is_closed = True

@@ -1,4 +1,4 @@
-"""The checked arguments of `Consumer.run`, and the decision what happens to a record that fails. Pure."""
+"""The checked arguments of `Consumer.run`, and the decision about a record that fails. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OnFailure = Literal["stop", "skip"]
 NoRetry = type[Exception] | Iterable[type[Exception]]
 
 MAX_TASKS = 64
-"""How many calls of a handler run at the same time, unless the program says something else."""
+"""The most calls of a handler that run at the same time, unless the program sets `max_tasks` or a number as `concurrency`."""
 
 
 class Fate(Enum):
-    """What happens to a record whose handler failed."""
+    """The ways to treat a record whose handler failed."""
 
     RETRY_HERE = "it is handled again later; in a lane with order, the records behind it wait"
     RETRY_TOPIC = "it goes to the retry topic"
@@ -88,7 +88,7 @@ class RunSettings:
 
     @property
     def calls_max(self) -> int:
-        """How many calls of the handler run at the same time, at most."""
+        """The most calls of the handler that run at the same time."""
         if not isinstance(self.concurrency, str):
             return self.concurrency
         return MAX_TASKS if self.max_tasks is None else self.max_tasks
@@ -99,8 +99,8 @@ class RunSettings:
         return [topic for topic in (self.retry_topic, self.dlq) if topic is not None]
 
     def fate(self, error: BaseException, attempt: int, *, may_repeat: bool = True) -> Fate:
-        """What happens to a record that has failed with this error in its `attempt`-th attempt. `may_repeat`: another attempt
-        might succeed, as far as `run` knows."""
+        """Decide what happens to a record that has failed with this error in its `attempt`-th attempt. `may_repeat`: False if
+        another attempt would certainly fail as well."""
         assert isinstance(self.no_retry, tuple), "it was checked"
         is_repeated = may_repeat and not isinstance(error, self.no_retry)
         if is_repeated and self.retry is not None and self.retry.has_attempt_after(attempt):

@@ -1,4 +1,4 @@
-"""Which records of one partition were taken, and which of them are finished. Pure.
+"""Tracks which records of one partition were taken, and which of them are finished. Pure.
 
     offset          10   11   12   14   15   |
     finished         x    x         x        |  position 16: the next record to be taken
@@ -31,11 +31,11 @@ class TakenRecords:
         """The leader epoch of the last record that was taken."""
 
     def __len__(self) -> int:
-        """How many records are unfinished."""
+        """The number of unfinished records."""
         return len(self._open)
 
     def take(self, records: Iterable[AnyRecord]) -> None:
-        """These records were taken. Their offsets are ascending, and above those of all records before."""
+        """Add records that were taken. Their offsets are ascending, and above those of all earlier records."""
         opened, epoch = self._open, self._last_epoch
         for record in records:
             opened[record.offset] = epoch

@@ -1,4 +1,5 @@
-"""Runs a handler in transactions: takes records, calls the handler, and commits what it has sent together with the offsets.
+"""Runs a handler in transactions: takes records, calls the handler, and commits the records that it has sent together with the
+offsets.
 
     take records -> begin -> the handler, for each of them -> the offsets -> commit
          ^                          | it has failed                 | it cannot be committed
@@ -58,13 +59,14 @@ LOOK_S = 1.0
 """The interval (seconds) of polls while no records arrive, or the run waits before another attempt. Each poll counts for
 `max_poll_interval_ms`."""
 CANCEL_S = 5.0
-"""When `run` ends: how long a transaction that was cancelled may take to abort."""
+"""Seconds that a cancelled transaction may take to abort when `run` ends."""
 PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
-"""The first and the longest pause after a transaction that was aborted although the handler did not fail; it doubles."""
+"""Seconds: the first and the longest pause after a transaction that was aborted although the handler did not fail. The pause
+doubles with each abort in a row."""
 
 
 class Portion(NamedTuple):
-    """What was taken of one partition."""
+    """The records that were taken from one partition."""
 
     records: list[AnyRecord]
     begin: Offset
@@ -77,7 +79,7 @@ class TransactionHooks(NamedTuple):
     """The functions of the consumer that the run calls."""
 
     take_many: Callable[[TransactionalRunner, int, float], Awaitable[dict[PartitionState, Portion]]]
-    """Waits for records until a time on the loop's clock, and returns at most so many, with keys and values in bytes."""
+    """Waits for records until a time on the loop's clock, and returns at most the given number, with keys and values in bytes."""
     is_current: Callable[[PartitionState], bool]
     """Whether the consumer reads this state now."""
     rewind: Callable[[PartitionState, int, int], None]
@@ -123,21 +125,21 @@ class TransactionalRunner:
         self._end_by: float | None = None
         """When the last transaction must have ended, on the loop's clock; None: `drain_timeout_ms` applies."""
         self._taken: dict[PartitionState, Portion] = {}
-        """The records of the transaction that is open."""
+        """The records of the open transaction."""
         self._attempts: dict[tuple[PartitionState, int], int] = {}
-        """By state and offset, how often a record has failed by itself."""
+        """By state and offset, the number of attempts in which a record has failed in a call of its own."""
         self._alone: dict[tuple[PartitionState, int], None] = {}
         """Records that get a call of their own, because a call with several has failed."""
         self._given_up: dict[tuple[PartitionState, int], tuple[Fate, BaseException]] = {}
-        """Records that are not handled any more, what happens to them, and why."""
+        """By state and offset, the records that were given up, with their fate and the error."""
         self._aborted_in_a_row = 0
         self._calls: dict[asyncio.Task[None], None] = {}
         """The tasks in which the handler is called."""
         self._handling = 0
-        """How many calls of the handler run."""
+        """The number of running calls of the handler."""
         self._log = FailureLog(options.group_id)
         self.ended = asyncio.Event()
-        """Set when nothing is handled any more."""
+        """Set when no record is being handled."""
         self.counters = Counters()
 
     def __contains__(self, tp: object) -> bool:
@@ -164,8 +166,8 @@ class TransactionalRunner:
             raise ClientError("a background task of run() was cancelled")
 
     def end(self, by: float | None = None) -> None:
-        """Begin no more transactions, and let `run` return when the present one has ended; by that time, on the loop's clock (by
-        default, after `drain_timeout_ms`)."""
+        """Begin no more transactions, and let `run` return when the present one has ended, at the latest at `by` (on the loop's
+        clock; by default, after `drain_timeout_ms`)."""
         if by is not None:
             self._end_by = by if self._end_by is None else min(by, self._end_by)
         if not self._end.done():
@@ -181,7 +183,7 @@ class TransactionalRunner:
             await asyncio.wait([work], timeout=CANCEL_S)
 
     def close(self) -> None:
-        """End at once."""
+        """End at once: cancel the open transaction."""
         self.end()
         if self._work is not None:
             self._work.cancel("run has ended")
@@ -280,7 +282,7 @@ class TransactionalRunner:
                 del self._calls[worker]
 
     def _lanes(self, taken: Mapping[PartitionState, Portion]) -> list[tuple[PartitionState, list[Delivery]]]:
-        """The records in lanes: those of a lane are handled one after the other."""
+        """The records, divided into lanes. Those of one lane are handled one after the other."""
         lanes: dict[tuple[PartitionState, object], list[Delivery]] = {}
         by_key = self._settings.concurrency == "key"
         for state, part in taken.items():
@@ -298,7 +300,7 @@ class TransactionalRunner:
                 await self._handle(state, chunk)
 
     def _chunks(self, state: PartitionState, deliveries: list[Delivery]) -> list[list[Delivery]]:
-        """The records of each call."""
+        """The deliveries, divided into those of each call."""
         chunks: list[list[Delivery]] = []
         size, is_closed = self._settings.batch_size or 1, True
         for delivery in deliveries:
@@ -359,8 +361,8 @@ class TransactionalRunner:
         await self._pause(min(PAUSE_S * 2.0 ** min(self._aborted_in_a_row - 1, 10), PAUSE_MAX_S))
 
     def _may_repeat(self, error: Exception) -> bool:
-        """Whether another transaction may succeed: this one was late, the partitions were lost, or a broker did not answer.
-        Otherwise `retry` says how often it is tried."""
+        """Whether to try another transaction. After an abort: yes if the transaction was late, the partitions were lost, or a
+        broker did not answer; otherwise as often as `retry` says. After any other error: no."""
         if not isinstance(error, TransactionAbortable):
             return False
         cause = error.__cause__
@@ -373,7 +375,7 @@ class TransactionalRunner:
         self.counters.failed_attempts += 1
         self._log.on_failed(failed.state.tp, failed.deliveries[0], failed.error, self._loop.time())
         keys = [(failed.state, delivery.offset) for delivery in failed.deliveries]
-        if len(keys) > 1:  # Find the one that fails.
+        if len(keys) > 1:  # Handle the records one by one, to find the one that fails.
             self._alone.update(dict.fromkeys(keys))
             return
         (key,), (delivery,) = keys, failed.deliveries
@@ -387,7 +389,7 @@ class TransactionalRunner:
             await self._pause(self._settings.retry.delay_ms(delivery.attempt, self._doors.random) / 1000)
         else:
             self._given_up[key] = fate, failed.error
-            self._attempts[key] = delivery.attempt - 1  # The dead letter says how often it was handled.
+            self._attempts[key] = delivery.attempt - 1  # `_lanes` adds 1: the dead letter has the number of attempts.
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, and poll the group meanwhile, so that `max_poll_interval_ms` does not expire."""
