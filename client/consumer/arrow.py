@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _MS_MAX = (2**63 - 1) // 1000
 """The latest time, in milliseconds, that 64 bits hold in microseconds: some 292,000 years from 1970."""
 _CONSTANT_ROWS = 16_384
-"""A constant column is built once with so many rows, and cut to size."""
+"""A constant column is built once with this many rows, and cut to size."""
 
 
 class ColumnBatch(Protocol):
-    """What is read of a `FetchedBatch`."""
+    """The part of a `FetchedBatch` that the conversion reads."""
 
     @property
     def topic(self) -> str: ...

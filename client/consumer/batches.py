@@ -48,9 +48,9 @@ class FetchedBatch(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     leader_epoch: int
-    """The epoch of the leader that appended it."""
+    """The epoch of the leader that appended the batch."""
     next_offset: int
-    """Where to continue to read: after the last offset, and after those behind it that compaction removed."""
+    """The offset at which to continue reading: after the last row, and after any offsets behind it that compaction removed."""
     offsets: memoryview
     """int64, ascending; with gaps where records were removed."""
     timestamps_ms: memoryview
@@ -62,7 +62,7 @@ class FetchedBatch(msgspec.Struct, frozen=True):
     headers: HeadersColumn | None
     """None if no record has headers."""
     producer_id: int = -1
-    """Id of the producer that wrote it; -1 if that is not idempotent."""
+    """Id of the producer that wrote the batch; -1 if that producer is not idempotent."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -105,7 +105,7 @@ class FetchedBatch(msgspec.Struct, frozen=True):
         )
 
     def pieces(self, rows: int) -> Iterator[FetchedBatch]:
-        """The same rows, in batches of at most `rows` rows."""
+        """The rows of this batch, in batches of at most `rows` rows."""
         count = len(self.offsets)
         if count <= rows:
             yield self
@@ -115,7 +115,7 @@ class FetchedBatch(msgspec.Struct, frozen=True):
             yield self._slice(first, stop, self.offsets[stop] if stop < count else self.next_offset)
 
     def to_arrow(self, *, include_headers: bool = False) -> ArrowBatch:
-        """These rows as one Arrow record batch, as `arrow_batches` makes them. UsageError without pyarrow."""
+        """These rows as one Arrow record batch, in the form of `arrow_batches`. UsageError without pyarrow."""
         return arrow_form().record_batch([self], include_headers)
 
 
@@ -162,7 +162,7 @@ def arrow_schema(*, include_headers: bool = False) -> ArrowSchema:
 
 
 def arrow_batches(batches: Iterable[FetchedBatch], *, rows: int = ROWS, include_headers: bool = False) -> Iterator[ArrowBatch]:
-    """The same rows in the same order, as Arrow record batches of at most `rows` rows and 64 MiB.
+    """The rows of these batches, in the same order, as Arrow record batches of at most `rows` rows and 64 MiB.
 
     Rows of another partition begin another Arrow batch. A batch of the log is divided only if it has more than `rows` rows.
     UsageError without pyarrow.

@@ -1,4 +1,4 @@
-"""What a consumer fetches from one broker: the fetch session, and the requests in flight."""
+"""The fetches of a consumer from one broker: the fetch session, and the requests in flight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SentFetch:
         self.followed: dict[TopicIdPartition, None] = {}
         """The partitions for which the broker was asked as a follower (KIP-392)."""
         self.sent_at = 0.0
-        """On the loop's clock."""
+        """When the request was sent, on the loop's clock."""
 
 
 class BrokerFetches:
@@ -30,13 +30,13 @@ class BrokerFetches:
         self.broker_id = broker_id
         self.session = FetchSession()
         self.throttled_until = 0.0
-        """Until when nothing is sent, because of a quota; on the loop's clock."""
+        """No main fetch is sent before this time (on the loop's clock), because of a quota."""
         self.main: SentFetch | None = None
         """The long-polling fetch of the session."""
         self.extras: dict[SentFetch, None] = {}
         """Fetches without a session, beside the main one."""
         self.left_session: dict[PartitionState, None] = {}
-        """Partitions that the main fetch in flight asks for, and that have left the session. They are checked when it is
+        """Partitions that have left the session, although the main fetch in flight asks for them. They are checked when it is
         answered."""
 
     def in_flight(self) -> list[SentFetch]:

@@ -62,8 +62,8 @@ class BinaryColumn(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, fields: Sequence[bytes | None], size: int | None = None) -> BinaryColumn:
-        """A column that holds a copy of these fields. A caller that knows that all fields have the same size, and that none is
-        None, passes it as `size`: then the fields are not measured one by one."""
+        """A column that holds a copy of these fields. If all fields have the same size and none is None, the caller may pass this
+        size as `size`, so that the fields are not measured one by one."""
         count = len(fields)
         if size is not None:
             return cls(b"".join(fields), _bounds_of_equals(size, count), None, 0, count)  # type: ignore[arg-type]

@@ -88,16 +88,16 @@ from strandline.protocol.records.batch import BatchHeader, Buffer
 logger = get_logger(__name__)
 
 MANY_RECORDS = 10_000
-"""`getmany` without a limit returns whole batches until it has so many records: enough to be fast, and few enough for a short
+"""`getmany` without a limit returns whole batches until it has this many records: enough to be fast, and few enough for a short
 call."""
 
 MANY_ROWS, MANY_BYTES = 100_000, 8 * 1024 * 1024
 """`fetch_batches` without a limit returns no more than this: some ten milliseconds of decoding."""
 
 STOP_TIMEOUT_MS, STOP_TIMEOUT_AFTER_ERROR_MS = 10_000, 2_000
-"""How long `stop` takes at most if it is called without a time limit."""
+"""Time limits (ms) of `stop` if the caller gives none: in general, and after an error."""
 RUN_SHARE = 0.7
-"""Share of that time within which a handler of `run` must end. In the rest, the consumer leaves the group."""
+"""Share of the time of `stop` within which a handler of `run` must end. In the rest, the consumer leaves the group."""
 
 Taken = TypeVar("Taken")
 
@@ -175,10 +175,10 @@ class Consumer(HandlerRuns[K, V]):
         self._group: GroupMember | None = None
         """None without a `group_id`, and before `start`."""
         self._subscribed: tuple[Topics, Callbacks] | None = None
-        """What a consumer with a `group_id` is subscribed to."""
+        """The subscription of a consumer with a `group_id`, and its callbacks."""
         self._started_in_handler = False
-        """An exception was being handled when `start` was called. So one that is being handled in `stop` need not be the reason
-        for the stop."""
+        """An exception was already being handled when `start` was called. So an exception that is being handled during `stop`
+        need not be the reason for the stop."""
         if topics:
             self.subscribe(*topics)
 
@@ -221,7 +221,7 @@ class Consumer(HandlerRuns[K, V]):
         await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
 
     async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> None:
-        """`error`: the exception because of which the consumer is stopped."""
+        """Do what `stop` promises. `error`: the exception because of which the consumer is stopped."""
         if self._stopped:
             return
         self._check_caller()
@@ -261,7 +261,8 @@ class Consumer(HandlerRuns[K, V]):
         return self._connected()
 
     def _connected(self) -> tuple[Fetcher, Cluster]:
-        """As `_running`, but also while the consumer is being stopped, for what a callback may call then."""
+        """The fetcher and the cluster. Unlike `_running`, it does not fail while the consumer is being stopped: a callback may
+        still commit or seek then."""
         self._check_caller()
         if self._closed:
             raise ClientClosed("the consumer was stopped")
@@ -287,12 +288,13 @@ class Consumer(HandlerRuns[K, V]):
         `pattern`, instead of topics: a regular expression in RE2 syntax, which the coordinator evaluates; the group reads topics
         that match the whole of it, also those that are created later.
 
-        Callbacks are plain functions or coroutine functions, and get a list of partitions. `on_assigned`: before the first record
-        of these partitions is returned; a `seek` counts. `on_revoked`: they go to other members; their records are finished and
-        committed, and no more are returned. `on_lost`: the coordinator has removed this member, and others may read them already;
-        without it, `on_revoked` is called. `listener`, instead of callbacks: an object with aiokafka's methods
-        `on_partitions_assigned` and `on_partitions_revoked`. A rebalance waits for a callback, for at most four fifths of
-        `rebalance_timeout_ms`; its error is raised as RebalanceCallbackFailed by the next call that returns records."""
+        Callbacks are plain functions or coroutine functions, and get a list of partitions. `on_assigned` is called before the
+        first record of these partitions is returned, and may `seek`. `on_revoked` is called when they go to other members: no
+        more of their records are returned, and those that the program has finished are committed (with `enable_auto_commit`).
+        `on_lost` is called when the coordinator has removed this member, and other members may already read them; without it,
+        `on_revoked` is called. `listener`, instead of callbacks: an object with aiokafka's methods `on_partitions_assigned` and
+        `on_partitions_revoked`. A rebalance waits for a callback, for at most four fifths of `rebalance_timeout_ms`; an error of
+        a callback is raised as RebalanceCallbackFailed by the next call that returns records."""
         self._check_caller()
         names = _checked_topics(topics)
         callbacks = checked_callbacks(on_assigned, on_revoked, on_lost, listener)
@@ -417,7 +419,7 @@ class Consumer(HandlerRuns[K, V]):
 
     def topic_id(self, partition: TopicPartition | tuple[str, int]) -> bytes:
         """The id (16 bytes) of the topic whose log this consumer reads as the assigned `partition`. A topic that is deleted and
-        recreated under its name has another one (KIP-516). UsageError if the partition is not assigned."""
+        recreated under its name has another id (KIP-516). UsageError if the partition is not assigned."""
         return self._state(partition).topic_id
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
@@ -504,7 +506,8 @@ class Consumer(HandlerRuns[K, V]):
     async def _poll(
         self, partitions: tuple[TopicPartition, ...], timeout_ms: float, pull: Callable[[PartitionState], list[Taken]]
     ) -> dict[TopicPartition, list[Taken]]:
-        """By partition, what `pull` takes from its buffer. Waits at most `timeout_ms` until it has taken something."""
+        """The result of `pull` for each partition from which it takes something. Waits at most `timeout_ms` until there is
+        one."""
         fetcher, _ = self._running()
         only = {checked_partition(tp) for tp in partitions} or None
         result: dict[TopicPartition, list[Taken]] = {}
@@ -525,7 +528,7 @@ class Consumer(HandlerRuns[K, V]):
         return records
 
     def _pull_batches(self, state: PartitionState, room: Room) -> list[FetchedBatch]:
-        """The batches that there is room for. A partition of which none is taken keeps its turn."""
+        """The batches that there is room for. A partition from which no batch is taken keeps its turn."""
         if self._group is not None:
             self._group.on_returned(state)
         batches, taken = pull_batches(state, self._decode_columns, room)
@@ -570,7 +573,7 @@ class Consumer(HandlerRuns[K, V]):
             if state is not None:
                 return state
             if self._subscription.failed and not has_given_way:
-                await asyncio.sleep(0)  # So that a program that ignores the error in a loop lets other tasks run.
+                await asyncio.sleep(0)  # Let other tasks run, even if the program ignores the error in a loop.
                 has_given_way = True
                 continue  # Records may have arrived during the sleep. There is no other await before the wait.
             self._raise_errors(first_time=False)
@@ -604,7 +607,7 @@ class Consumer(HandlerRuns[K, V]):
         return True
 
     def _after_reading(self, state: PartitionState) -> None:
-        """Records of the state were returned: serve the others first next time, and fill its buffer again."""
+        """Records of the state were returned: serve the other partitions first next time, and fill its buffer again."""
         assert self._fetcher is not None
         assert self._tracker is not None
         if isinstance(state.error, TopicRecreated) and self._tracker.follows_policy(state) and not state.has_buffered:
@@ -659,7 +662,8 @@ class Consumer(HandlerRuns[K, V]):
         return taken
 
     async def _take(self, runner: Runner, deadline: float) -> tuple[PartitionState, list[AnyRecord]] | None:
-        """Records that a run wants, as many as it has room for. Keys and values are bytes."""
+        """The next records for `run`, all of one partition, as many as the runner has room for, with keys and values in bytes.
+        None at the deadline."""
         state = await self._next_ready(runner, deadline)
         if state is None:
             return None
@@ -710,7 +714,7 @@ class Consumer(HandlerRuns[K, V]):
         failure = state.failure
         if failure is not None and failure.was_raised and isinstance(failure.error, TopicRecreated):
             assert self._tracker is not None
-            # The program knows of the new topic. If the error was not raised yet, the offset is one of the old log.
+            # A program that has seen the error seeks in the new topic. Before that, its offset is one of the old log.
             state = self._tracker.renew(state, failure.error.topic_id)
         self._move(state, offset, leader_epoch)
 
@@ -914,15 +918,15 @@ class Consumer(HandlerRuns[K, V]):
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "stopped", "ok", "degraded" or "failed"), `brokers_connected`, `last_fetch_age_ms`,
         `failed_partitions` (with their errors) and `last_error`: why metadata could not be refreshed, or why the position of a
-        partition could not be looked up. Both are tried again.
+        partition could not be looked up. The consumer tries both again.
 
         With a `group_id` also `group`: `group_id`, `state` ("unsubscribed", "joining", "stable", "reconciling", "acknowledging",
         "fenced", "stale", "leaving", "suspended" or "failed"), `member_id`, `member_epoch`, `coordinator` (a broker id; -1: not
         known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`.
 
         While `run` runs also `run`: `state` ("running" or "ending"), `calls` (of the handler, that run now), `oldest_call_ms` and
-        `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that could not be ended. A transactional run has
-        `state` and `calls`."""
+        `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that still run although their partition was lost,
+        revoked or sought. A transactional run has `state` and `calls`."""
         if self._stopped or self._fetcher is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._check_caller()
@@ -949,10 +953,10 @@ class Consumer(HandlerRuns[K, V]):
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, `buffered_bytes`, `fetch_throttle_time_avg` and `_max` (in ms: how long brokers made this
         consumer wait because of quotas), and for each partition position, high watermark, lag (in records, behind the high
-        watermark, with `read_committed` behind the last stable offset) and
-        `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader. With a `group_id` also
-        `group`: rebalances, partitions assigned, revoked and lost, callbacks that failed or were cut off, heartbeats, commits,
-        their failures and latencies, and how long the event loop took to notice the last heartbeat.
+        watermark; with `read_committed`, behind the last stable offset) and `preferred_read_replica`: the follower that it is
+        read from (`client_rack`), -1 for the leader. With a `group_id` also `group`: rebalances, partitions assigned, revoked and
+        lost, callbacks that failed or were cut off, heartbeats, commits, their failures and latencies, and how long the event
+        loop took to notice the last heartbeat.
 
         While `run` runs also `run`: records that were handled, retried, dead-lettered, skipped and dropped, attempts that failed,
         calls and their mean latency, and records that are in flight now: taken and not finished, waiting, or delayed until they
@@ -979,7 +983,7 @@ class Consumer(HandlerRuns[K, V]):
 
 
 def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:
-    """Topic names, which were given one by one or in lists."""
+    """The checked topic names, which were given one by one or in lists."""
     names: list[str] = []
     for given in topics:
         names.extend([given] if isinstance(given, str) or not isinstance(given, Iterable) else given)
@@ -987,7 +991,7 @@ def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:
 
 
 def _checked_subscription(names: list[str], pattern: str | None) -> Topics:
-    """What a member of a group subscribes to."""
+    """The subscription of a group member: topics by name, or a pattern. UsageError for both."""
     if pattern is None:
         return Topics(tuple(sorted(set(names))))
     if names or not isinstance(pattern, str) or not pattern:

@@ -26,11 +26,12 @@ class FetchBuffer:
         self.bytes = 0
         """The sum of the sizes of the batches, as they are in the log."""
         self.end_offset = -1
-        """The offset after the last batch, or where the buffer was restarted; -1 while the partition has no position."""
+        """The offset after the last batch, or that of the last `restart`; -1 while the partition has no position."""
         self.end_epoch = -1
         """The leader epoch of the record before `end_offset`; -1 if it is not known."""
         self._skipped = (-1, -1)
-        """First offset and real end of the last skipped batch whose header claims another end. Brokers may send it again."""
+        """First offset and real end of the last batch that was skipped and whose header has a wrong end. Brokers may send it
+        again."""
 
     def __bool__(self) -> bool:
         """Whether there is a batch to decode."""
@@ -38,7 +39,7 @@ class FetchBuffer:
 
     @property
     def first(self) -> RawBatch:
-        """The batch that is decoded next. Only if there is one."""
+        """The batch that is decoded next. The buffer must not be empty."""
         return self._batches[0]
 
     def restart(self, offset: int, epoch: int) -> None:
@@ -71,7 +72,7 @@ class FetchBuffer:
         self.bytes += batch[2].size
 
     def skip(self, header: BatchHeader, end_offset: int) -> None:
-        """From now on, ignore this batch: it cannot be read, and really ends before `end_offset`."""
+        """Ignore this batch from now on: it cannot be read, and its real end is `end_offset`, whatever its header says."""
         self._skipped = (header.base_offset, end_offset)
 
     def _was_skipped(self, header: BatchHeader) -> bool:
@@ -83,8 +84,8 @@ def end_of_unreadable(batch: RawBatch, high_watermark: int) -> int:
     """The offset after a batch that cannot be read; -1 if it is not known.
 
     If the checksum is wrong, the damage may be in the header itself, and trusting a wrong end would skip batches that can be
-    read. So the base offset of the batch behind it counts. If none was fetched with it, the header must be consistent in itself
-    and with the high watermark."""
+    read. So the batch ends at the base offset of the batch behind it. If none was fetched with it, the header must be consistent
+    in itself and with the high watermark."""
     buf, pos, header = batch
     if check_crc(buf, pos, header.size):
         return header.next_offset

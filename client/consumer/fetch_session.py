@@ -23,7 +23,7 @@ class FetchPlan(NamedTuple):
 
 
 class FetchSession:
-    """What the consumer wants from one broker, and what the broker's session already knows of it."""
+    """The partitions that the consumer fetches from one broker, and the part of them that the broker's session has already."""
 
     def __init__(self) -> None:
         self.session_id = 0
@@ -37,8 +37,8 @@ class FetchSession:
     def put(self, partition: FetchPartition) -> None:
         """Fetch this partition, or fetch it from another offset than before.
 
-        It then comes after the others in a request that lists everything. A broker fills its response in that order, so without a
-        session a busy partition would keep those behind it from being read."""
+        A request that lists everything then lists it last. A broker fills its response in that order, so without a session a busy
+        partition would keep those behind it from being read."""
         key = (partition.topic_id, partition.partition)
         if self.wanted.get(key) != partition:
             self.wanted.pop(key, None)
@@ -46,7 +46,7 @@ class FetchSession:
             self._changed[key] = None
 
     def remove(self, key: TopicIdPartition) -> None:
-        """Do not fetch this partition any more."""
+        """Stop fetching this partition."""
         if self.wanted.pop(key, None) is not None:
             self._changed[key] = None
 

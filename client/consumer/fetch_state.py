@@ -1,4 +1,4 @@
-"""What a consumer waits for before it may fetch a partition, and why it cannot read one any further. Pure.
+"""The states in which a consumer waits before it may fetch a partition, and the failures that keep it from reading one. Pure.
 
     INITIALIZING   AwaitReset(timestamp)
            \\          |
@@ -25,7 +25,7 @@ class FetchState(Enum):
     """The states that need no further facts. The other state is `AwaitReset`."""
 
     INITIALIZING = "initializing"
-    """There is no position, and none is looked up. The partition needs a seek."""
+    """There is no position, and the consumer does not look one up. The partition needs a seek."""
     AWAIT_VALIDATION = "await validation"
     """There is a position, and a new leader, whose log must hold the record before the position (KIP-320)."""
     FETCHING = "fetching"
@@ -48,7 +48,7 @@ class Failure:
     def __init__(self, error: StrandlineError) -> None:
         self.error = error
         self.was_raised = False
-        """Some call has raised the error. Later calls raise it again only if they have no records to return."""
+        """A call has raised the error. Later calls raise it again only if they have no records to return."""
 
     def to_raise(self) -> StrandlineError:
         """The error, for a call that raises it now."""

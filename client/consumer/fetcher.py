@@ -2,11 +2,11 @@
 
 There is one *main* fetch per broker: incremental (KIP-227), long-polling, for all partitions that the broker leads. A partition
 that needs records while the main fetch waits at the broker (its buffer was emptied, or it was sought or resumed) does not wait
-for it: an *extra* fetch without a session asks for it, and it joins the main one later.
+for it: an *extra* fetch without a session asks for the partition, which joins the main fetch later.
 
-A consumer with a rack may read a partition from another replica than the leader (`preferred_replicas.py`): then it belongs to
-the main fetch of that broker. While the leader must not name a replica, an extra fetch without the rack id asks the leader for
-the partition.
+A consumer with a rack may read a partition from another replica than the leader (`preferred_replicas.py`): then it belongs to the
+main fetch of that broker. For some time after such a replica has failed, an extra fetch without the rack id asks the leader for
+the partition, so that it does not name the replica again.
 
 Partitions that changed are put into a set, and one call per iteration of the event loop checks them. An idle consumer costs one
 waiting request per broker.
@@ -44,10 +44,11 @@ FETCH_GRACE_MS = 5_000
 DENIED_RETRY_S = 1.0
 """The pause before the next fetch of a partition whose topic the principal may not read."""
 PAUSE_S = 0.2
-"""If a timer fires later than by this time, the event loop was blocked, and responses may be in the sockets unread."""
+"""If a timer fires later than planned by more than this (seconds), the event loop was blocked, and the sockets may hold responses
+that were not read."""
 LOOK_AGAIN_S = 5.0
-"""Seconds without a record of any partition after which the metadata is refreshed. A leader that is cut off from the other
-brokers, and does not know it, would keep the consumer waiting for ever; the other brokers know the new leader."""
+"""Seconds without a record of any partition after which the metadata is refreshed. Otherwise the consumer could wait for ever for
+a leader that is cut off from the other brokers and has not noticed it; their metadata names the new leader."""
 
 
 class Fetcher:
@@ -62,7 +63,7 @@ class Fetcher:
         self._rack = options.client_rack or ""
         self._brokers: dict[int, BrokerFetches] = {}
         self._session_of: dict[TopicIdPartition, BrokerFetches] = {}
-        """By partition, the broker whose session holds it."""
+        """The broker whose session holds the partition."""
         self._dirty: dict[PartitionState, None] = {}
         self._stalled: dict[PartitionState, None] = {}
         self._scheduled = False
@@ -144,7 +145,8 @@ class Fetcher:
             self._send_main(broker)
 
     def _choose_broker(self, state: PartitionState, now: float) -> BrokerFetches | None:
-        """Put the partition into its leader's session, or take it out. Returns the broker to which a request may be sent."""
+        """Put the partition into the session of the broker to fetch it from, or take it out of its session. Returns the broker if
+        a request may be sent to it now."""
         current = self._subscription.by_key.get(state.key)
         if current is not None and current is not state:
             return None  # The partition was assigned again and has a newer state.
@@ -357,7 +359,8 @@ class Fetcher:
             self._check_all_soon(broker, sent)
 
     def _on_throttled(self, broker: BrokerFetches, throttle_ms: int) -> None:
-        """Send the broker nothing for this long: it throttles the client because of a quota, and reads nothing meanwhile."""
+        """Send the broker no main fetch for this long: it throttles the client because of a quota, and reads nothing
+        meanwhile."""
         now = self._loop.time()
         broker.throttled_until = until = self._cluster.throttles.on_throttled(broker.broker_id, throttle_ms, now)
         self._loop.call_at(until, self._on_throttle_ended, broker, until)
@@ -378,7 +381,7 @@ class Fetcher:
             self._send_main(broker)
 
     def _on_lost(self, broker: BrokerFetches, sent: SentFetch, error: object) -> None:
-        """There is no response: the connection was lost, or the broker hangs. Its partitions may have new leaders."""
+        """The request got no response: the connection was lost, or the broker hangs. Its partitions may have new leaders."""
         self.counters["fetch_errors"] += 1
         if isinstance(error, BrokerError) and error.code == ErrorCode.REQUEST_TIMED_OUT:
             logger.warning("consumer.fetch_timed_out", broker_id=broker.broker_id)
@@ -470,7 +473,7 @@ class Fetcher:
             if answer.aborted_transactions:
                 state.on_aborted(answer.aborted_transactions)
             state.on_fetched(records)
-            if state.fetch_offset == fetch_offset:  # No batch can be used, so they are damaged. Ask again, but not at once.
+            if state.fetch_offset == fetch_offset:  # No batch can be used, so they are damaged. Ask again after a pause.
                 state.back_off(self._loop.time() + self._options.retry_backoff_ms / 1000)
             if state.has_buffered or state.error is not None:
                 self._ready[state] = None
@@ -550,7 +553,7 @@ class Fetcher:
         return [state for state in self._ready if (only is None or state.tp in only) and not state.paused]
 
     def on_read(self, state: PartitionState) -> None:
-        """Records of the partition were returned: serve the others first next time, and fill its buffer again."""
+        """Records of the partition were returned: serve the other partitions first next time, and fill its buffer again."""
         self._ready.pop(state, None)
         if state.has_buffered and self._subscription.states.get(state.tp) is state:
             self._ready[state] = None
@@ -592,7 +595,7 @@ class Fetcher:
         finally:
             if timer is not None:
                 timer.cancel()
-            if waiter in self._waiters:  # It was cancelled, or the deadline came.
+            if waiter in self._waiters:  # The call was cancelled, or its deadline has passed.
                 self._waiters.remove(waiter)
 
     async def close(self) -> None:

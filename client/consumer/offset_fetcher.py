@@ -1,8 +1,8 @@
-"""Where to read: offsets by timestamp (ListOffsets), and the validation of a position against a new leader's epochs (KIP-320).
+"""Asks leaders for offsets by timestamp (ListOffsets), and validates positions against a new leader's epochs (KIP-320).
 
-Both ask the partition's leader, with all partitions of one leader in one request. In the background they are repeated until an
-answer settles them, after pauses that double from 20 ms to a second. Look-ups for a call are repeated until `max_block_ms`. A
-background task exists only while a request is in flight.
+One request asks a leader about all its partitions. Requests in the background are repeated until an answer settles them, after
+pauses that double from 20 ms to a second. Look-ups for a call are repeated until `max_block_ms`. A background task exists only
+while a request is in flight.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ logger = get_logger(__name__)
 RETRY_S = 0.02
 RETRY_S_MAX = 1.0
 WARN_AFTER = 8
-"""After so many failed look-ups of a position in a row, which take at least two seconds, there is a warning in the log."""
+"""A position whose look-up has failed this many times in a row is logged as a warning. With one leader, that takes at least two
+seconds."""
 
 
 def truncated(state: PartitionState, epoch: int, end_offset: int) -> LogTruncated:
@@ -83,7 +84,7 @@ class OffsetFetcher:
         self._on_failed = on_failed
         self._isolation = int(options.isolation_level == "read_committed")
         self._questions: dict[int, dict[PartitionState, None]] = {}
-        """By leader, the states to ask about, collected during one iteration of the event loop."""
+        """The states to ask about, by leader, collected during one iteration of the event loop."""
         self._asking: dict[PartitionState, None] = {}
         """The states in `_questions`, and those that a request in flight asks about."""
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -160,7 +161,7 @@ class OffsetFetcher:
         for state, reset in asked.items():
             answer = answers.get(state.key)
             if state.fetch_state != reset:
-                continue  # A seek came first.
+                continue  # The position was moved meanwhile.
             if answer is None:
                 state.on_lookup_failed(_left_out(leader_id, state))
             elif (code := to_code(answer.error_code)) == ErrorCode.NONE:
@@ -223,14 +224,15 @@ class OffsetFetcher:
     # -- for the caller -----------------------------------------------------------------------------------------------
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Offsets by timestamp (or LATEST, EARLIEST), within `max_block_ms`. None: no record is at or after the timestamp."""
+        """Offsets by timestamp (or LATEST, EARLIEST); None if no record is at or after the timestamp. RequestTimeout after
+        `max_block_ms`."""
         return {
             tp: None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
             for tp, answer in (await self.look_up(wanted)).items()
         }
 
     async def look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
-        """`offsets` as the leaders' answers, which have the id of the topic that they are about. RequestTimeout after
+        """The same as `offsets`, but in the form of the leaders' answers, which contain the topic's id. RequestTimeout after
         `max_block_ms`."""
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -320,7 +322,7 @@ class OffsetFetcher:
         return timeout_ms if wanted_ms is None else min(timeout_ms, wanted_ms)
 
     async def close(self) -> None:
-        """Cancel the questions in the background."""
+        """Cancel the requests in the background."""
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

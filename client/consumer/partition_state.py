@@ -26,7 +26,7 @@ from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, co
 
 Rows = TypeVar("Rows", bound=Sized)
 DecoderOf = Callable[[TopicPartition, Buffer, int, BatchHeader, int], Rows]
-"""Partition, buffer, position in it, header, first offset that is wanted -> the rows from there on."""
+"""Partition, buffer, position of the batch in it, header, first wanted offset -> the rows from that offset on."""
 Decoder = DecoderOf[list[AnyRecord]]
 
 EARLIEST, LATEST = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -43,10 +43,11 @@ class OpenBatch:
         self.records = records
         """The decoded records. Those from the position on were not returned yet."""
         self.source = source
-        """The batch, which is no longer in the buffer. None: it is still the first in the buffer, because a later record of it
-        cannot be deserialized."""
+        """The batch, which is no longer in the buffer. None: the batch is still the first in the buffer, because a later record
+        of it cannot be deserialized."""
         self.end_offset = end_offset
-        """The position after `records`. It may be behind the last record, because compaction removes records."""
+        """The position after `records`. It may be more than one above the last record's offset, because compaction removes
+        records."""
 
 
 class PartitionState:
@@ -90,8 +91,8 @@ class PartitionState:
         reset: int | None = None,
     ) -> None:
         """`failed`: the failed states of the consumer, to which this one adds itself. `skips` returns whether to continue after a
-        batch that cannot be read. `reset`: the timestamp (or EARLIEST, LATEST) that selects the first position; None: the first
-        position is that of a seek."""
+        batch that cannot be read. `reset`: the timestamp (or EARLIEST, LATEST) that selects the first position; None: a seek
+        selects it."""
         self.tp = tp
         self.key = (topic_id, tp.partition)
         self._failed = failed
@@ -105,18 +106,18 @@ class PartitionState:
         """The program gets no records, and none are fetched; fetched records are kept. True while the program has paused the
         partition, and while it is held."""
         self._is_paused = False
-        """The program has paused it."""
+        """The program has paused the partition."""
         self.is_held = False
         """Its records may not be returned now: a rebalance of the group is in progress, or the membership is in doubt."""
         self.retry_at = 0.0
         """Nothing is fetched before this time, on the loop's clock, because the last fetch failed."""
         self.lookup_failures = 0
-        """How many look-ups or validations of the present position have failed in a row."""
+        """Look-ups or validations of the present position that failed in a row."""
         self.lookup_error: StrandlineError | None = None
         """Why the last of them failed; None if none did."""
         self._missing_since: float | None = None
-        """Since when the cluster does not know the topic or partition, or has another topic with the name, on the loop's clock;
-        None while the cluster knows it."""
+        """When the cluster was first seen not to know the topic or partition, or to have another topic with the name, on the
+        loop's clock; None while the cluster knows it."""
         self._position = -1
         """The next offset that the program gets, if `cursor` is None; -1 while there is no position."""
         self._epoch = -1
@@ -124,7 +125,7 @@ class PartitionState:
         self.cursor: AnyRecord | None = None
         """The last record that `async for` or a limited call returned. The position is after it. None: `_position` counts."""
         self.leader_epoch = -1
-        """The leader epoch of the newest metadata, which fetches name; -1 before the first."""
+        """The leader epoch of the newest metadata, which each fetch contains; -1 before the first metadata."""
         self.highwater = -1
         """The high watermark of the newest response; -1 before the first. The program gets only records below it (with
         `read_committed`, below the last stable offset)."""
@@ -133,18 +134,18 @@ class PartitionState:
         self._fetch_end: int | None = None
         """No fetch begins at this offset or after it; None: there is no bound."""
         self._buffer = FetchBuffer()
-        """Its end is `fetch_offset`, which is never before the position."""
+        """The batches that are not decoded yet. Their end is `fetch_offset`, which is never before the position."""
         self._aborted: AbortedTransactions | None = None
         """The aborted transactions in the buffer; None if there was never one."""
         self._open: OpenBatch | None = None
         """The batch that is returned record by record. Its records are before all of `_buffer`, unless its source is still the
         first batch there."""
         self.version = 0
-        """Changes whenever another call than a running `async for` changes which record is next."""
+        """Changes whenever a call other than the running `async for` changes which record is next."""
 
     @property
     def topic_id(self) -> bytes:
-        """Id of the topic whose log this is. Another topic may get its name."""
+        """The id of the topic whose log is read. Another topic may get its name."""
         return self.key[0]
 
     # -- position -----------------------------------------------------------------------------------------------------
@@ -162,11 +163,11 @@ class PartitionState:
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Continue at `offset`. `epoch`: the leader epoch of the record before it; -1 if that is not known."""
         if offset == self.position and self.failure is None and self.fetch_state is _FETCHING:
-            return  # It is the position already: the buffer is kept.
+            return  # The position does not change: keep the buffer.
         self._restart_at(offset, epoch, _FETCHING)
 
     def reset_to(self, timestamp: int) -> None:
-        """Forget the position, and have another one looked up by this timestamp (or EARLIEST, LATEST)."""
+        """Drop the position, and look up another one by this timestamp (or EARLIEST, LATEST)."""
         self._restart_at(-1, -1, AwaitReset(timestamp))
 
     def _restart_at(self, offset: int, epoch: int, fetch_state: FetchState | AwaitReset) -> None:
@@ -183,7 +184,7 @@ class PartitionState:
         return had_some
 
     def _settle(self) -> None:
-        """Make `_position` what `cursor` says."""
+        """Move `_position` behind the record of `cursor`, and clear `cursor`."""
         self._position, self._epoch, self.cursor = self.position, self.position_epoch, None
 
     def _empty(self) -> None:
@@ -192,7 +193,7 @@ class PartitionState:
         self._buffer.restart(self._position, self._epoch)
 
     def _advance(self, offset: int, epoch: int) -> None:
-        """All records before `offset` were returned, and no batch is open any more."""
+        """All records before `offset` were returned, and no batch is open."""
         self._position, self._epoch, self.cursor = offset, epoch, None
         self._open = None
 
@@ -227,7 +228,7 @@ class PartitionState:
         self._is_paused, self.paused = False, self.is_held
 
     def hold(self) -> None:
-        """Return no records, and fetch none, until `release`, whatever the program says."""
+        """Return no records, and fetch none, until `release`, even if the program resumes the partition."""
         self.is_held = self.paused = True
         self.version += 1
 
@@ -236,8 +237,8 @@ class PartitionState:
         self.is_held, self.paused = False, self._is_paused
 
     def on_maybe_allowed(self) -> bool:
-        """Clear the error of a principal that lacked a right on the topic, because the right may have been granted since.
-        Returns whether there was such an error; then the leader is asked again."""
+        """Clear the error of a principal without the right to read the topic, because the right may have been granted since.
+        Returns whether there was such an error; if so, the leader must be asked again."""
         if not isinstance(self.error, TopicAuthorizationFailed):
             return False
         self._clear_failure()
@@ -268,7 +269,7 @@ class PartitionState:
 
     @property
     def fetch_offset(self) -> int:
-        """Where the next fetch begins; -1 while there is no position."""
+        """The offset at which the next fetch begins; -1 while there is no position."""
         return self._buffer.end_offset
 
     @property
@@ -282,7 +283,7 @@ class PartitionState:
         return self._buffer.bytes
 
     def is_fetchable(self, now: float, buffer_bytes_max: int) -> bool:
-        """Whether records may be fetched at `now` (on the loop's clock), if the buffer may hold that many bytes."""
+        """Whether records may be fetched at `now` (on the loop's clock). A buffer with `buffer_bytes_max` bytes is full."""
         return (
             self.fetch_state is _FETCHING
             and self.failure is None
@@ -299,7 +300,7 @@ class PartitionState:
         return fetch_state is FetchState.AWAIT_VALIDATION or type(fetch_state) is AwaitReset
 
     def on_lookup_failed(self, error: StrandlineError) -> None:
-        """The leader could not say or validate the position. It is asked again."""
+        """A look-up or validation of the position has failed. The leader is asked again."""
         self.lookup_failures += 1
         self.lookup_error = error
 
@@ -317,19 +318,20 @@ class PartitionState:
         self._fetch_end = offset
 
     def on_leader(self, leader_epoch: int) -> None:
-        """The metadata names this leader epoch. If it is a new one, the position must be validated once (KIP-320)."""
+        """The metadata names this leader epoch. If it is new, the position must be validated once (KIP-320)."""
         if leader_epoch != self.leader_epoch:
             if self.leader_epoch >= 0 and self.fetch_epoch >= 0:
                 self.fetch_state = FetchState.AWAIT_VALIDATION
             self.leader_epoch = leader_epoch
 
     def on_validated(self) -> None:
-        """The leader's log holds the record before `fetch_offset`, or no record before it is known: it may be fetched from."""
+        """The leader's log holds the record before `fetch_offset`, or the epoch of that record is not known: the partition may be
+        fetched."""
         if self.fetch_state is FetchState.AWAIT_VALIDATION:
             self.fetch_state = _FETCHING
 
     def on_end_offsets(self, high_watermark: int, last_stable_offset: int) -> None:
-        """A response to a fetch carried these offsets. Consumers may read below the first, with `read_committed` below the
+        """A fetch response contains these offsets. Consumers may read below the first; with `read_committed`, below the
         second."""
         self.highwater, self.last_stable_offset = high_watermark, last_stable_offset
 
@@ -342,7 +344,7 @@ class PartitionState:
             self.fail(self._corrupt(e, self.fetch_offset, -1))
 
     def on_aborted(self, transactions: list[AbortedTransaction]) -> None:
-        """Record the aborted transactions of a response; call it before `on_fetched`. Their records are not returned."""
+        """Note the aborted transactions of a response, whose records are not returned. Must be called before `on_fetched`."""
         if self._aborted is None:
             self._aborted = AbortedTransactions()
         self._aborted.add(transactions)
@@ -354,11 +356,11 @@ class PartitionState:
 
     @property
     def has_buffered(self) -> bool:
-        """Whether something that was fetched may have records for the program."""
+        """Whether there are fetched batches, which may have records for the program."""
         return self._open is not None or bool(self._buffer)
 
     def rest(self, decode: Decoder) -> list[AnyRecord]:
-        """The next records, of one batch, without moving the position. Empty if nothing is buffered. ClientError if the next
+        """The next records, all of one batch. The position does not move. Empty if nothing is buffered. ClientError if the next
         record cannot be deserialized."""
         while True:
             opened = self._open
@@ -409,7 +411,7 @@ class PartitionState:
         self._advance(opened.end_offset, epoch)
 
     def pull(self, decode: Decoder, limit: int) -> list[AnyRecord]:
-        """Return up to `limit` records, the rest of one batch or a part of it, and move the position after them."""
+        """Return up to `limit` records (the rest of one batch, or a part of it), and move the position after them."""
         records = self.rest(decode)
         if not records:
             return records

@@ -1,4 +1,4 @@
-"""Taking what was fetched from the partitions' buffers, up to the limits of one call."""
+"""Takes fetched records and batches from the partitions' buffers, up to the limits of one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_LIMIT = 1 << 62
 
 
 class Room:
-    """What one `fetch_batches` may still return."""
+    """The records and bytes that one call of `fetch_batches` may still return."""
 
     __slots__ = ("bytes", "is_untouched", "records")
 
@@ -22,7 +22,8 @@ class Room:
         self.is_untouched = True
 
     def holds(self, header: BatchHeader) -> bool:
-        """Whether the batch may be returned. The first one always: otherwise a limit below its size would block the partition."""
+        """Whether the batch may be returned. The first batch always may: otherwise a limit below its size would block the
+        partition."""
         return self.is_untouched or (header.record_count <= self.records and header.size <= self.bytes)
 
     def take(self, header: BatchHeader) -> None:
@@ -33,8 +34,8 @@ class Room:
 
 
 def pull_records(state: PartitionState, decode: Decoder, left: int, *, whole: bool) -> list[AnyRecord]:
-    """Up to `left` records of one partition. `whole`: never a part of a batch, so that nothing is sliced twice; the last batch
-    may exceed `left` then."""
+    """Up to `left` records of one partition. With `whole`, only whole batches, so that nothing is sliced twice; the last one may
+    exceed `left`."""
     records: list[AnyRecord] = []
     while left > 0:
         more = state.pull(decode, NO_LIMIT if whole else left)
@@ -49,7 +50,8 @@ def pull_records(state: PartitionState, decode: Decoder, left: int, *, whole: bo
 
 
 def pull_batches(state: PartitionState, decode: DecoderOf[FetchedBatch], room: Room) -> tuple[list[FetchedBatch], bool]:
-    """The batches that there is room for, and whether any batch was taken from the buffer (one may have no rows for users)."""
+    """The batches that there is room for, and whether any batch was taken from the buffer (a batch may have no rows for the
+    program)."""
     batches: list[FetchedBatch] = []
     taken = False
     while (header := state.next_header()) is not None and room.holds(header):

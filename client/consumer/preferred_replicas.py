@@ -1,16 +1,16 @@
-"""Which replica a consumer reads each partition from: the leader, or one in its rack that the leader has named (KIP-392). Pure;
-times are those of the loop's clock, in seconds.
+"""Selects the replica from which a consumer reads each partition: the leader, or a replica in the consumer's rack that the leader
+has named (KIP-392). Pure; times are those of the loop's clock, in seconds.
 
 A consumer with a rack asks the leader first. The leader may answer with the id of a replica instead of records. The consumer
 reads from that *preferred replica* until
 
-- the choice is as old as `metadata.max.age.ms`: the leader may name a better one;
-- newer metadata says that it has left the cluster or the ISR, or that there is a new leader;
-- it answers with an error, or its connection is lost. For some time after that, the consumer fetches from the leader without
-  its rack id, so the leader names no replica: otherwise it might name the same one, which would fail again. This time doubles
-  with each failure in a row, up to LEADER_ONLY_S_MAX.
+- the choice is as old as `metadata_max_age_ms`: the leader may name a better replica;
+- newer metadata says that the replica has left the cluster or the ISR, or that there is a new leader;
+- the replica answers with an error, or the connection to it is lost. For some time after that, the consumer fetches from the
+  leader without its rack id, so the leader names no replica: otherwise it might name the same one, which would fail again. This
+  time doubles with each failure in a row, up to LEADER_ONLY_S_MAX.
 
-In each case the consumer goes back to the leader. Only the leader decides whether a position is in the log.
+In each case the consumer reads from the leader again. Only the leader decides whether a position is in the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 LEADER = -1
-"""In place of a broker id: no replica is preferred to the leader."""
+"""Stands for the leader in place of a broker id: no replica is preferred."""
 LEADER_ONLY_S_MAX = 10.0
 CONNECT_S = 0.5
 """Seconds after the choice within which a connection to the replica must be open; otherwise the consumer gives it up."""
@@ -28,7 +28,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class _Choice:
-    """What is known of one partition that had a preferred replica since it was assigned."""
+    """The preferred replica of one partition and its failures. It is kept while the partition is assigned, also after the
+    consumer has gone back to the leader."""
 
     __slots__ = ("chosen_at", "failures", "leader_only_until", "refreshes", "replica_id", "seen_records_at")
 
@@ -40,12 +41,12 @@ class _Choice:
         self.seen_records_at = 0.0
         """When the replica was chosen, or last sent records."""
         self.failures = 0
-        """Failures in a row; back to 0 with the first records from a preferred replica."""
+        """Failures in a row; 0 again after the first records from a preferred replica."""
         self.leader_only_until = 0.0
 
 
 class PreferredReplicas(Generic[Key]):
-    """The preferred replicas of a consumer's partitions. Empty, and without cost, as long as no leader names one."""
+    """The preferred replicas of a consumer's partitions. Empty, and without cost, until a leader names one."""
 
     def __init__(self, max_age_s: float, retry_s: float) -> None:
         self._max_age_s = max_age_s
@@ -61,7 +62,7 @@ class PreferredReplicas(Generic[Key]):
         return LEADER if choice is None else choice.replica_id
 
     def is_leader_only(self, key: Key, now: float) -> bool:
-        """Whether fetches from the leader must leave out the rack id now, so that it names no replica."""
+        """Whether fetches from the leader must leave out the rack id now, so that the leader names no replica."""
         choice = self._choices.get(key)
         return choice is not None and now < choice.leader_only_until
 
@@ -84,7 +85,7 @@ class PreferredReplicas(Generic[Key]):
             choice.replica_id = LEADER
 
     def fail(self, key: Key, now: float) -> None:
-        """The replica refused, or cannot be reached: read from the leader, for some time without the rack id."""
+        """The replica has returned an error, or cannot be reached: read from the leader, for some time without the rack id."""
         choice = self._choices.setdefault(key, _Choice())
         choice.leader_only_until = now + min(self._retry_s * (1 << min(choice.failures, 20)), LEADER_ONLY_S_MAX)
         choice.replica_id = LEADER
@@ -112,5 +113,5 @@ class PreferredReplicas(Generic[Key]):
         return choice is not None and choice.replica_id != LEADER and refreshes > choice.refreshes
 
     def any_silent_since(self, at: float) -> bool:
-        """Whether some preferred replica was chosen before this time, and has sent no records since: perhaps it is cut off."""
+        """Whether a preferred replica was chosen before this time and has sent no records since: it may be cut off."""
         return any(c.replica_id != LEADER and c.seen_records_at <= at for c in self._choices.values())

@@ -1,4 +1,4 @@
-"""What a consumer returns: `TopicPartition`, `ConsumerRecord`, and how a fetched batch becomes a list of records."""
+"""The types that a consumer returns, such as `ConsumerRecord`, and the decoding of a fetched batch into a list of records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 class ConsumerGroupMetadata(NamedTuple):
     """The membership with which a consumer commits (KIP-447). `Producer.send_offsets_to_transaction` takes it instead of the
-    consumer, if the consumer runs elsewhere. The coordinator refuses the offsets of a member that has lost its partitions."""
+    consumer, if the consumer runs elsewhere. The coordinator rejects the offsets of a member that has lost its partitions."""
 
     group_id: str
     generation_id: int = -1
@@ -68,8 +68,8 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: of the next record to be read. `metadata` is a text of the program's; `leader_epoch` is that of the
-    record before the offset (-1: not known), which shows later whether the log still has it (KIP-320)."""
+    """A committed offset: the offset of the next record to read. `metadata` is a text that the program chooses; `leader_epoch` is
+    that of the record before the offset (-1: not known), which shows later whether the log still has it (KIP-320)."""
 
     offset: int
     metadata: str = ""
@@ -82,13 +82,13 @@ class GroupStateChange(NamedTuple):
     previous: str
     state: str
     reason: str | None
-    """Why, if something went wrong."""
+    """Why the state has changed, if something went wrong; None otherwise."""
 
 
 class ConsumerRecord(msgspec.Struct, Generic[K_co, V_co], frozen=True, gc=False):
-    """One record as the consumer returns it. `key` and `value` are bytes, or what the deserializers made of them, or None;
-    `headers` is a tuple of (str, bytes or None) pairs; `leader_epoch` is the epoch of the leader that appended it. Records are
-    built in bulk, and the garbage collector does not track them."""
+    """One record as the consumer returns it. `key` and `value` are bytes, or the results of the deserializers, or None; `headers`
+    is a tuple of (str, bytes or None) pairs; `leader_epoch` is the epoch of the leader that appended it. Records are built in
+    bulk, and the garbage collector does not track them."""
 
     topic: str
     partition: int
@@ -96,7 +96,8 @@ class ConsumerRecord(msgspec.Struct, Generic[K_co, V_co], frozen=True, gc=False)
     timestamp_ms: int
     key: K_co | None
     value: V_co
-    """None if the record is a tombstone. The type says so only if the consumer's does: `Consumer[str, str | None]`."""
+    """None if the record is a tombstone. Its type includes None only if the type of the consumer does: `Consumer[str, str |
+    None]`."""
     headers: Headers
     leader_epoch: int
 
@@ -107,7 +108,7 @@ class ConsumerRecord(msgspec.Struct, Generic[K_co, V_co], frozen=True, gc=False)
 
 
 AnyRecord = ConsumerRecord[Any, Any]
-"""A record on its way to the program; the consumer that returns it knows the types of its key and value."""
+"""A record whose types of key and value are known only to the consumer that returns it."""
 
 Decode = Callable[[bytes], Any]
 

@@ -1,4 +1,4 @@
-"""The partitions that a consumer reads: assigned by hand, all of subscribed topics, or those that a group gives it. Pure."""
+"""The partitions that a consumer reads: those assigned by hand, all of its topics, or those that its group assigns. Pure."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class Subscription:
         self.topics: dict[str, None] = {}
         """The topics that are subscribed by name; empty if partitions are assigned by hand."""
         self.by_group = False
-        """The group's coordinator says which partitions of the subscribed topics are read."""
+        """The group's coordinator decides which partitions of the subscribed topics are read."""
         self.states: dict[TopicPartition, PartitionState] = {}
-        """By topic name and partition, each state that is read."""
+        """The states that are read, by topic name and partition."""
         self.by_key: dict[TopicIdPartition, PartitionState] = {}
         """The states of `states`, by topic id and partition."""
         self.failed: dict[PartitionState, None] = {}
         """The states that have a failure. They add and remove themselves."""
         self._seen: dict[str, bytes] = {}
-        """Subscribed topics whose partitions were assigned before, and their ids then."""
+        """The id of each subscribed topic at the time when its partitions were last added."""
 
     def subscribe(self, topics: Iterable[str]) -> list[PartitionState]:
-        """Subscribe to these topics only, and read all their partitions. Returns the states that are no longer read: all that
-        there were."""
+        """Subscribe to these topics only. `on_topic` adds their partitions. Returns the states that are no longer read: all
+        earlier ones."""
         removed = self.clear()
         self.topics = dict.fromkeys(topics)
         return removed
 
     def subscribe_by_group(self, topics: Iterable[str]) -> list[PartitionState]:
         """Subscribe to these topics as a member of a group, which adds and removes states. Returns the states that are no longer
-        read: those that were there without the group."""
+        read: those from before the consumer was in the group."""
         removed = [] if self.by_group else self.clear()
         self.topics, self.by_group = dict.fromkeys(topics), True
         return removed
@@ -59,7 +59,7 @@ class Subscription:
 
     def add(self, tp: TopicPartition, topic_id: bytes, reset: int | None) -> PartitionState:
         """Begin to read a partition. `reset`: the timestamp (or EARLIEST, LATEST) that selects its first position; None: a seek
-        does."""
+        selects it."""
         state = PartitionState(tp, topic_id, self.failed, self._skips, self._checks_crcs, reset)
         self.states[tp] = state
         self.by_key[state.key] = state
@@ -74,7 +74,7 @@ class Subscription:
         return state
 
     def renew(self, state: PartitionState, topic_id: bytes, reset: int | None) -> PartitionState:
-        """Replace the state by one for the topic that has the name now. Of the old state, only `paused` is kept."""
+        """Replace the state by one for the topic that has the name now. Of the old state, only a pause by the program is kept."""
         self.remove(state.tp)
         renewed = self.add(state.tp, topic_id, reset)
         if state.is_paused_by_program:
@@ -82,7 +82,7 @@ class Subscription:
         return renewed
 
     def is_other(self, topic: str, topic_id: bytes) -> bool:
-        """Whether partitions of a subscribed topic were added that had another id."""
+        """Whether the subscribed topic had another id when its partitions were added."""
         return self._seen.get(topic, topic_id) != topic_id
 
     def on_topic(

@@ -1,4 +1,4 @@
-"""What happens to a consumer's partitions when their topics change: partitions are added, topics are missing, deleted, recreated.
+"""Adapts a consumer's partitions to changes of their topics: partitions are added, topics are missing, deleted or recreated.
 
 A topic that is deleted and recreated under its name is another topic, with another id (KIP-516). consumer.py says what follows
 from that for a subscribed topic and for an assigned partition.
@@ -41,20 +41,20 @@ class TopicTracker:
         self._begin = begin
         """Begins to read a state that was just added to the subscription."""
         self._errors: dict[str, StrandlineError] = {}
-        """Subscribed topics that do not exist, until the error is raised."""
+        """The errors of subscribed topics that do not exist, until they are raised."""
         self._missing_since: dict[str, float] = {}
         """Subscribed topics that the cluster does not know, and since when, on the loop's clock."""
         self._other_since: dict[str, float] = {}
         """Subscribed topics for which the newest metadata has another id than the one that is read, and since when."""
 
     def forget_topics(self) -> None:
-        """Other topics are subscribed: forget which ones were missing."""
+        """Other topics are subscribed now: forget which topics were missing."""
         self._errors.clear()
         self._missing_since.clear()
         self._other_since.clear()
 
     def raise_missing(self, *, forget: bool) -> None:
-        """Raise the error of a subscribed topic that does not exist, if there is one. `forget`: and do not raise it again."""
+        """Raise the error of a subscribed topic that does not exist, if there is one. With `forget`, it is not raised again."""
         for topic, error in self._errors.items():
             if forget:
                 del self._errors[topic]
@@ -132,7 +132,8 @@ class TopicTracker:
             self._on_missing_assigned(state, info if is_other else None)
 
     def _on_missing_assigned(self, state: PartitionState, other: TopicInfo | None) -> None:
-        """Refresh again for MISSING_TOPIC_GRACE_MS; after that it is an error. `other`: the topic that has the name now."""
+        """Refresh again for MISSING_TOPIC_GRACE_MS; after that, fail the state (see `_on_missing`) or treat the topic as
+        recreated. `other`: the topic that has the name now."""
         topic, index = state.tp
         waited_ms = state.on_missing(asyncio.get_running_loop().time())
         if waited_ms >= MISSING_TOPIC_GRACE_MS and other is not None:
@@ -147,8 +148,8 @@ class TopicTracker:
         self._cluster.metadata.request_refresh_in(DENIED_RETRY_S if is_denied else _refresh_delay_s(waited_ms))
 
     def _on_recreated(self, state: PartitionState, error: TopicRecreated) -> None:
-        """With a reset policy, read the new topic by it, after the records of the old topic that were fetched already. Without
-        one, fail the state."""
+        """With a reset policy, read the old topic's records that were fetched already, and then the new topic by the policy.
+        Without a policy, fail the state."""
         if self.follows_policy(state):
             policy = self._options.auto_offset_reset
             reason = f'the position {error.position} is of a deleted log; auto_offset_reset="{policy}" applies'
@@ -160,7 +161,7 @@ class TopicTracker:
         self._fetcher.wake()
 
     def follows_policy(self, state: PartitionState) -> bool:
-        """Whether `auto_offset_reset` says where to continue in a recreated topic."""
+        """Whether `auto_offset_reset` decides where to continue in a recreated topic."""
         return self._subscription.default_reset is not None and self._subscription.states.get(state.tp) is state
 
     def read_recreated(self, state: PartitionState, topic_id: bytes) -> None:
@@ -176,5 +177,5 @@ class TopicTracker:
 
 
 def _refresh_delay_s(missing_ms: float) -> float:
-    """When to refresh again for a topic that has been missing for so long."""
+    """Seconds until the next refresh for a topic that has been missing for `missing_ms`."""
     return 0.05 if missing_ms < MISSING_TOPIC_GRACE_MS else 1.0
