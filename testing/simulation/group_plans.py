@@ -1,4 +1,4 @@
-"""What a seed draws about consumer groups: their members, the brokers' settings for them, and what else clients do with groups.
+"""The part of a seed's plan about consumer groups: their members, the brokers' settings, and the work of other clients with them.
 
 A run with groups has one or two of them. A member subscribes to topics of the run, or to `jobs`, a topic that a client of the
 groups creates, enlarges, deletes and recreates. Something happens to most members once: the process crashes or is paused, the
@@ -23,14 +23,15 @@ DEAD_LETTERS, RETRIES = "spoiled", "second"
 """The topics for records whose handler failed. No pattern of a member matches them."""
 GROUP_NAMES = ("alpha", "beta")
 CRASH, PAUSE, LEAVE, IDLE, SWITCH = "crash", "pause", "leave", "idle", "switch"
-"""What happens to a member once: its process dies; its process is paused; it leaves the group; it does not ask for records;
-it changes its subscription. After all but the last it comes back."""
+"""The event of a member: its process dies; its process is paused; it leaves the group; it does not ask for records; it changes
+its subscription. After all but the last the member returns."""
 AUTO, EACH, POSITIONS = "auto", "each", "positions"
-"""What a member commits: automatically what it has finished; by hand what it has finished; by hand its positions."""
+"""The offsets that a member commits: those after the records that it has finished, automatically or by hand; its positions, by
+hand."""
 GROUP_WORK = ("jobs", "clerk")
-"""What else clients do: change the topic `jobs`; list, describe, seek and delete groups (`cluster/groups/clerk.py`)."""
+"""Work of other clients: change the topic `jobs`; list, describe, seek and delete groups (`cluster/groups/clerk.py`)."""
 CONFIGURES = "configurer"
-"""And change the configuration of groups (`cluster/groups/configurer.py`). It is drawn apart."""
+"""One more kind of work: change the configuration of groups (`cluster/groups/configurer.py`). It is drawn apart."""
 CONFIGURED_SHARE = 0.4
 """Share of runs with groups in which their configuration changes."""
 NARROW_SHARE = 0.4
@@ -45,7 +46,7 @@ GROUPS_SHARE = 0.25
 CLASSIC_SHARE = 0.25
 """Share of groups whose members speak the classic protocol."""
 MIXED_SHARE = 0.15
-"""Share of groups with members of both."""
+"""Share of groups with members of both protocols."""
 HANDLERS_SHARE = 0.6
 """Share of runs with groups in which members hand their records to a handler that fails for some."""
 STATIC_SHARE = 0.3
@@ -76,7 +77,7 @@ class MemberPlan:
     """Empty, `CRASH`, `PAUSE`, `LEAVE`, `IDLE` or `SWITCH`."""
     event_at_s: float = 0.0
     event_for_s: float = 0.0
-    """How long it is away."""
+    """Seconds for which it is away."""
     later_topics: tuple[str, ...] = ()
     """The topics to which it subscribes at a `SWITCH`."""
     run: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +97,7 @@ class GroupFault:
 
 @dataclass(frozen=True, slots=True)
 class GroupDraw:
-    """What a run with groups has in addition."""
+    """The additions to a run that has groups."""
 
     settings: dict[str, Any]
     members: tuple[MemberPlan, ...]
@@ -223,8 +224,8 @@ def intervals_of(settings: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def draw_configured(draw: Random, settings: Mapping[str, Any], brokers: int) -> tuple[dict[str, Any], tuple[int, ...]] | None:
-    """Whether the configuration of groups changes: the keys that all nodes have in addition, and the brokers whose files have
-    narrower bounds."""
+    """Draw whether the configuration of groups changes; None if it does not. Otherwise returns the settings that all nodes have
+    in addition, and the brokers whose files have narrower bounds."""
     if draw.random() >= CONFIGURED_SHARE:
         return None
     narrow = tuple(n for n in range(1, brokers + 1) if draw.random() < 0.5) if draw.random() < NARROW_SHARE else ()
@@ -248,8 +249,8 @@ def narrower(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_handlers(draw: Random, members: Sequence[MemberPlan]) -> tuple[MemberPlan, ...]:
-    """The same members, some of which use `Consumer.run`. The handlers know topics by name, so they leave out `jobs`, which is
-    recreated."""
+    """The same members, some of which use `Consumer.run`. Members that may read `jobs` do not: handlers identify a topic by its
+    name, and `jobs` is deleted and recreated."""
     return tuple(_with_handler(draw, member) if draw.random() < 0.7 and _may_handle(member) else member for member in members)
 
 

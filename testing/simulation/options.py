@@ -1,8 +1,9 @@
-"""What a seed draws: the cluster, its settings, the clients, and the faults (swarm testing).
+"""The plan of a run, drawn from its seed: the cluster, its settings, the clients, and the faults (swarm testing).
 
-A run with every kind of fault never lives long enough for the rare kinds to meet, and a fixed mix of faults tests the same mix
-for ever. So each seed draws which kinds it has at all, and how often each. All that is drawn in advance is in `Options`, and is
-printed with the run; the run itself draws only what depends on its state.
+A run with every kind of fault is too short for the rare kinds to coincide, and a fixed mix of faults would be the only mix ever
+tested. So each seed draws which kinds of faults occur at all, and how often each. Everything that is drawn before the run is in
+`Options`, and is printed with the run; the run itself draws only what depends on its state. A value is **drawn apart** if it has
+a random source of its own, so that the other values of a seed do not change when it is added.
 
 The faults are a plan: a time, a kind, a duration, and a number from which the details (which node, which link) are drawn at that
 time. So one fault can be left out while the others stay as they were, which is how shrinking works (`without`,
@@ -97,14 +98,14 @@ DIRECTORY_FAULTS = {"dir_fails": 1.0}
 """Kinds with their weights that strike one of a broker's log directories. They happen only in runs in which brokers have several,
 and are drawn apart."""
 RECOVER = "recover"
-"""In runs with double faults an administrator may also do this: elect leaders for partitions without one."""
+"""An action of the administrator that only runs with double faults have: elect leaders for partitions without one."""
 DOUBLES_SHARE = 0.5
 """Share of the runs in which losses are permitted that have double faults."""
 FAULTLESS_S = 3.0
 """Seconds that the phase of faults lasts in a run without faults. A longer one shows nothing new, and the time is better spent
 on runs with faults."""
 ADMIN = ("churn", "min_isr", "elect", "describe", "grow")
-"""What an administrator may do during the run: delete and recreate a topic under one name, raise and lower
+"""The actions of an administrator during the run: delete and recreate a topic under one name, raise and lower
 `min.insync.replicas`, elect leaders, describe, add partitions."""
 
 LIARS_SHARE = 0.1
@@ -194,7 +195,7 @@ class ProducerPlan:
     pause_s: float
     """Mean seconds between two bursts."""
     burst_max: int
-    """Most records that are handed over at once."""
+    """Most records of one burst."""
     size_max: int
     """Largest size of a record in bytes."""
     crash_at_s: float
@@ -237,14 +238,14 @@ class Options:
     readers: int
     """Number of processes that ask for the latest offsets again and again."""
     admin: tuple[str, ...]
-    """What the administrator does, out of `ADMIN`."""
+    """The administrator's actions, from `ADMIN`."""
     kinds: dict[str, float]
     """The kinds of faults of this run, with their weights."""
     faults: tuple[FaultPlan, ...]
     faults_s: float
     """Seconds that the phase of faults lasts."""
     delay_ms: float
-    """The shortest time between two machines."""
+    """The shortest time that a segment takes from one machine to another, in milliseconds."""
     jitter_ms: float
     disks_take_time: bool
     """Operations of a disk take the time of a good disk; otherwise none."""
@@ -257,7 +258,7 @@ class Options:
     loss_permitted: bool
     """The faults may exceed what replication survives. Then losses are allowed, but each must be reported."""
     session_eviction_s: float = 120.0
-    """How long a fetch session is safe from eviction. Production has no setting for it, and its value is longer than any run."""
+    """Seconds for which a fetch session is safe from eviction. In production this is a constant, longer than any run."""
     proposal_timeout_ms: int = 30_000
     """How long a leader waits for the controller's response to an AlterPartition request before it sends the request again.
     Production has no setting for it either."""
@@ -280,9 +281,9 @@ class Options:
     members: tuple[MemberPlan, ...] = ()
     """The members of consumer groups."""
     group_work: tuple[str, ...] = ()
-    """What else clients do with groups, out of `GROUP_WORK`, and `CONFIGURES`."""
+    """Work of other clients with groups: names from `GROUP_WORK`, and `CONFIGURES`."""
     narrow_bounds: tuple[int, ...] = ()
-    """Brokers whose files allow groups no longer sessions and intervals than the usual ones."""
+    """Brokers whose configuration files limit the sessions and intervals of groups to the usual ones (`narrower`)."""
     racers: int = 0
     """Number of clients that append to one partition, each record only at the offset that it expects (`expect_offset`)."""
     holders: int = 0
@@ -646,9 +647,8 @@ def _draw_settings(draw: Random, session_ms: int) -> dict[str, Any]:
         "max.incremental.fetch.session.cache.slots": draw.choice((0, 2, 4, 1000, 1000)),
         "controlled.shutdown.timeout.ms": draw.choice((500, 2000)),
         "fetch.max.bytes": draw.choice((2000, 55 << 20)),
-        # Longer than a fetch waits. Otherwise a follower without a session, which learns of the leader's log start while its
-        # next
-        # fetch already waits, would be too late for that offset again and again.
+        # Longer than a fetch waits. Otherwise a follower without a session, whose next fetch already waits when it receives the
+        # leader's log start, would be too late for that offset again and again.
         "log.retention.check.interval.ms": 1000,
     }
 

@@ -10,8 +10,8 @@ SECURITY_SHARE = 0.25
 rights.)"""
 RIGHTS, PASSWORDS, QUOTAS, DENIALS = "rights", "passwords", "quotas", "denials"
 CHANGES = (RIGHTS, PASSWORDS, QUOTAS, DENIALS)
-"""What the warden may change: it withdraws rights and gives them back, changes passwords, sets and removes quotas, and adds DENY
-rules and removes them."""
+"""The changes that the warden may make: withdraw rights and give them back, change passwords, set and remove quotas, add and
+remove DENY rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class SecurityPlan:
     max_reauth_ms: int
     """`connections.max.reauth.ms`; 0: never."""
     changes: tuple[str, ...]
-    """What the warden changes, out of `CHANGES`."""
+    """The warden's changes, from `CHANGES`."""
     attacks: int
     """The most requests of the intruder."""
 

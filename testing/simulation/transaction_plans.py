@@ -1,4 +1,4 @@
-"""What a seed draws about transactions: the producers that write them, the readers of committed records, and their topics.
+"""The part of a seed's plan about transactions: their producers, the readers of committed records, and their topics.
 
 A run with transactions has two topics of its own, `sales` and `stock`, to which only transactional producers write: each
 transaction appends to several partitions of both. Two programs may have the same transactional id, and fence each other. A
@@ -26,7 +26,8 @@ SHIPPED = "shipped"
 """The topic to which shippers write."""
 SHIPPED_PARTITIONS = 2
 VANISH = "vanish"
-"""An event of a program: its process dies, and no other one has its transactional id after it, unless it had before."""
+"""An event of a program: its process dies, and no new process gets its transactional id. (Another program may have had the same
+id from the start.)"""
 TRANSACTIONS_SHARE = 0.2
 """Share of runs with transactions."""
 COMPACTED_SHARE = 0.3
@@ -68,7 +69,7 @@ class TransactionFault:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDraw:
-    """What a run with transactions has in addition."""
+    """The additions to a run that has transactions."""
 
     settings: dict[str, Any]
     topics: tuple[dict[str, Any], ...]

@@ -40,7 +40,7 @@ class SimFiles(MemoryFiles):
         random = random or Random(0)
         super().__init__(Random(random.getrandbits(64)))
         self.chances = Random(random.getrandbits(64))
-        """For faults: whether one strikes, and where exactly."""
+        """The random numbers that decide whether a fault strikes, and where exactly."""
         self.latencies = Random(random.getrandbits(64))
         self.faults: list[Fault] = []
         self.damage: list[Damage] = []
@@ -63,15 +63,15 @@ class SimFiles(MemoryFiles):
     # -- processes ------------------------------------------------------------------------------------------------
 
     def mount(self, *, on_latency: Callable[[float], object] = _ignore, on_death: Callable[[], object] = _ignore) -> Mount:
-        """The view of a new process. `on_latency` is called with the seconds of each operation, for which the process is blocked.
-        `on_death` is called when the process dies in an operation, before any more of its code could run."""
+        """Return the view of a new process. `on_latency` is called with the seconds of each operation, for which the process is
+        blocked. `on_death` is called when the process dies in an operation, before any more of its code can run."""
         mount = Mount(self, on_latency, on_death)
         self.mounts.append(mount)
         self.rearm()
         return mount
 
     def crash(self, *, lossy: bool = True) -> None:
-        """All processes die; with `lossy` because the machine loses its power. Faults and damage stay."""
+        """End all processes; with `lossy`, because the machine loses its power. Faults and damage stay."""
         for mount in list(self.mounts):
             mount.die()
         if lossy:
@@ -80,8 +80,8 @@ class SimFiles(MemoryFiles):
         self.generation += 1
 
     def crash_at(self, n: int = 1, *, operation: str | None = None, pattern: str = "*", moment: Moment | None = None) -> None:
-        """A process dies inside the n-th operation from now on that changes the disk, or that has this name and path: before it,
-        after it, or in the middle (part of a write is done). By default that is drawn."""
+        """Let a process die at the n-th operation from now on that changes the disk, or that has this name and path: before it,
+        after it, or in the middle (part of a write is done). By default this moment is drawn."""
         chosen: Moment = moment if moment is not None else self.chances.choice(MOMENTS)
         self.crash_point = CrashPoint(n, operation, pattern, chosen)
         self.rearm()
@@ -93,7 +93,7 @@ class SimFiles(MemoryFiles):
         return self.operations
 
     def rearm(self) -> None:
-        """Tell the mounts which operations may fail. All others take the fast path."""
+        """Set whether operations of the mounts take the slow path, because a fault, a limit, a latency or a recording is set."""
         self.faults = [fault for fault in self.faults if not fault.is_over]
         armed = bool(
             self.faults
@@ -196,7 +196,7 @@ class SimFiles(MemoryFiles):
         return self.arm(Fault("stalled", operation, pattern, probability, times, seconds=seconds))
 
     def cold_reads(self, probability: float) -> None:
-        """Let so many reads find their bytes outside the page cache. They take longer; a read that must not block has to be
+        """Let reads miss the page cache with this probability. They take longer, and a read that must not block has to be
         repeated."""
         self.cold_probability = probability
         self.rearm()
@@ -237,7 +237,7 @@ class SimFiles(MemoryFiles):
         return self.arm(Fault("stale", "read", pattern, probability, times))
 
     def land_elsewhere(self, fault: Fault, path: str, inode: Inode, start: int, end: int) -> None:
-        """The bytes just written to [start, end) did not get there."""
+        """Take back the bytes just written to [start, end), and write them to the place that the fault hits, if there is one."""
         written = sectors(start, end)
         target = self._victim(fault.onto, path, inode, written)
         contents = [bytes(inode.cache[sector * SECTOR : (sector + 1) * SECTOR]) for sector in written]
@@ -270,7 +270,7 @@ class SimFiles(MemoryFiles):
             inode.evict()
 
     def write_back(self, pattern: str = "*") -> None:
-        """Write back pages that have been dirty for long, as the kernel does by itself; names, too."""
+        """Write back the dirty pages of files, and all names, as the kernel does after some time."""
         for _, inode in self._matching(pattern):
             inode.sync()
         self.root.sync_all()
@@ -460,7 +460,7 @@ class Mount(MemoryFiles):
         return self.disk.boot_id()
 
     def die(self) -> None:
-        """The process is dead: its locks are released, and none of its operations reaches the disk."""
+        """End the process: its locks are released, and none of its operations reaches the disk."""
         if self.is_alive:
             self.is_alive = False
             self.armed = True
@@ -478,7 +478,7 @@ class Mount(MemoryFiles):
     # -- every operation ------------------------------------------------------------------------------------------
 
     def begin(self, operation: str, path: str, size: int = 0, *, is_cold: bool = False) -> Moment | None:
-        """To be called before an operation has any effect. Returns at which moment of it the process dies, or None."""
+        """Called before an operation has any effect. Returns the moment of the operation at which the process dies, or None."""
         if not self.armed:
             return None
         self.must_live()

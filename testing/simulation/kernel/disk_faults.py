@@ -38,7 +38,7 @@ class Fault:
     """Shell-style pattern of the path."""
     probability: float = 1.0
     times: int | None = None
-    """How often it may still take effect; None: without limit."""
+    """How many more times it may take effect; None: without limit."""
     offsets: range = ANYWHERE
     """Only reads and writes that touch one of these bytes match."""
     errno: int = errno.EIO
@@ -54,7 +54,7 @@ class Fault:
     is_hidden: bool = False
     """"misdirected": the cache still has the right bytes, until they are evicted or the machine loses its power."""
     seconds: float = 0.0
-    """"stalled"."""
+    """"stalled": the additional time of the operation."""
     skip: int = 0
     """This many matching operations are spared first."""
     happened: int = 0
@@ -103,7 +103,7 @@ class CrashPoint:
 
 
 class Damage(NamedTuple):
-    """Bytes that differ from what was written, for a budget that has to know how many good copies are left."""
+    """Bytes that differ from those that were written. The budget reads them to count the good copies that are left."""
 
     kind: str
     """"flipped", "overwritten" (by a misdirected write) or "lost" (the place that a misdirected write did not reach)."""

@@ -15,7 +15,7 @@ _SLOW_PIECE_S, _PACKET_BYTES = 0.02, 1460
 
 @dataclass(slots=True)
 class Link:
-    """The numbers may be changed at any time: each segment looks at them when it leaves."""
+    """Its numbers may be changed at any time: those at the moment when a segment is sent apply to the segment."""
 
     delay_s: float
     """The shortest time that a segment takes."""

@@ -5,15 +5,14 @@ loop of the process that it runs in, with its own clock, tasks and end. One `Sch
 
 The loop keeps what asyncio promises: `call_soon` is first in, first out; a turn runs all callbacks that were ready when it
 began. What asyncio leaves open is drawn from the seed: when a process gets its turn, which of several timers of one moment fires
-first, and what the network has delivered by then. On half of the loops timers do not fire early. The others keep time as uvloop
-does, on which nodes run: in milliseconds, with the delay of a timer rounded to them, so that it may fire half a millisecond
-early.
+first, and what the network has delivered by then. On half of the loops timers do not fire early. The others keep time like
+uvloop, which nodes use: in milliseconds, with the delay of a timer rounded to them, so that it may fire half a millisecond early.
 
-A process ends in one of two ways. In order: its tasks end, and the loop is closed. Or it **dies**: after the current callback
-none of its code runs any more, no `finally` and no destructor. What it leaves is kept until the world ends, so that no finalizer
-runs at a moment that the garbage collector chose. A process may die inside one of its own calls (a disk that crashes the machine
-raises `ProcessDied`). The rest of that callback then runs without effect, because the loop, the network and the disk of a dead
-process do nothing.
+A process ends in one of two ways. In order: its tasks end, and the loop is closed. Or it **dies**: after the current callback no
+more of its code runs, no `finally` and no destructor. Its objects are kept until the world ends, so that no finalizer runs at a
+moment that the garbage collector chose. A process may die inside one of its own calls (a disk that crashes the machine raises
+`ProcessDied`). The rest of that callback then runs without effect, because the loop, the network and the disk of a dead process
+do nothing.
 
 Tasks and futures hash by their number and not by their address, so a set of them (`asyncio.wait` builds such sets) has the same
 order in every run.
@@ -140,7 +139,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self.paused = False
         """Stopped by a signal: it keeps its timers and sockets, and does nothing."""
         self.unhandled: list[dict[str, Any]] = []
-        """What reached the exception handler of the loop. Each entry is a bug of the product."""
+        """The contexts that reached the exception handler of the loop. Each is a bug of the product, unless the world tolerates
+        it."""
         self.watch: Callable[[NodeLoop, list[Handle]], object] | None = getattr(machine.world.trace, "watch", None)
         """Called with the callbacks of each turn before the turn runs them (`canary.py`)."""
         self._scheduler = scheduler
@@ -153,7 +153,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._busy_until = 0.0
         """The process computes or waits for its disk until this time of the world."""
         self._stopped: list[Callable[[], None]] = []
-        """What threads of the process were about to do when it was paused, in order."""
+        """The actions of the process's threads that became due while it was paused, in order."""
         self._closed = False
         self._context = contextvars.Context()
         """The context of the kernel's callbacks. It holds no context variable of the product."""
@@ -256,7 +256,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     @property
     def busy_until(self) -> float:
-        """What the process sends now leaves at this time."""
+        """The time at which bytes that the process sends now leave it."""
         now = self._scheduler.now
         return self._busy_until if self._busy_until > now else now
 
@@ -274,11 +274,11 @@ class NodeLoop(asyncio.AbstractEventLoop):
             scheduler.soon(start + TURN_S_MAX * self._draw(), self._turn)
 
     def hurry(self) -> None:
-        """Begin its next turn before anything else happens."""
+        """Begin the next turn before anything else happens."""
         self._scheduler.first(self._turn)
 
     def _turn(self) -> object:
-        """Run the callbacks that are ready, and often the ones that these made ready, before anything else happens."""
+        """Run the callbacks that are ready, and often those that they have added, before anything else happens."""
         self._turn_is_due = False
         ready = self._ready
         if self.is_dead or self.paused or not ready:
@@ -523,7 +523,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._generators[generator] = self._generators_begun
 
     def on_generator_left(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """Close a generator that has not ended and that no code refers to any more."""
+        """Close a generator that has not ended and to which no code refers."""
         if not self.is_dead:
             self.call_soon(self.create_task, generator.aclose())
 
@@ -579,7 +579,7 @@ class Generators:
 
     def __init__(self) -> None:
         self._owners: dict[int, NodeLoop] = {}
-        """By identity of the generator: no weak reference to it exists any more when Python calls the finalizer hook."""
+        """`id` of a generator -> its loop. (When Python calls the finalizer hook, no weak reference to the generator exists.)"""
         self._before: Any = None
 
     def __enter__(self) -> None:

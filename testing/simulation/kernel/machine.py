@@ -3,7 +3,7 @@
 The disk and the address outlive processes. How a process can end or be stopped:
 
     terminate   SIGTERM: it stops in order, as long as that takes
-    crash       SIGKILL: none of its code runs any more, the kernel closes its sockets, the page cache survives
+    crash       SIGKILL: no more of its code runs, the kernel closes its sockets, the page cache survives
     power_cut   the machine loses its power: its sockets stay silent, and any part of what was not synced is lost
     pause       SIGSTOP: the kernel still takes in bytes for it, and nothing else happens until `resume`
 """
@@ -45,7 +45,7 @@ class Machine:
         self._drift_s = 0.0
         """What its clocks would have shown at the beginning of the world if they had always run at the present rate."""
         self.clock_offset_s = 1000.0 + node_id
-        """The same for its monotonic clock. To be set before it runs."""
+        """The same for its monotonic clock. Set it before the machine runs."""
         self._wall_jump_ms = self.wall_jump_ms_max = 0
         """The largest error that its wall clock has had."""
         self.slowness = 1.0
@@ -85,7 +85,7 @@ class Machine:
         self.wall_jump_ms_max = max(self.wall_jump_ms_max, error_ms)
 
     def latest_clock_ms(self) -> int:
-        """A time that its wall clock has not passed yet, whatever its errors were."""
+        """The highest value, in milliseconds, that its wall clock can have shown so far, whatever its errors were."""
         return self.wall_clock_ms() - self._wall_jump_ms + self.wall_jump_ms_max
 
     def wall_clock_ms(self) -> int:
@@ -133,7 +133,7 @@ class Machine:
             return function(*args)
 
     def end(self) -> None:
-        """The process has stopped in order, or it exits because it cannot continue."""
+        """End the process, which has stopped in order, or exits because it cannot continue."""
         if self.loop is not None:
             self._bury(power=False)
             self.files.crash(lossy=False)

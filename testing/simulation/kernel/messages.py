@@ -42,7 +42,7 @@ class Message:
 
     @property
     def api(self) -> str:
-        """Such as "Fetch"."""
+        """The name of its API, such as "Fetch"."""
         return api_name(self.api_key)
 
     @property

@@ -5,7 +5,7 @@
     messages        messages.py: the frames in the bytes, for stories and faults that watch, hold or lose one
 
 Faults of links: delay, jitter, loss, low bandwidth (`link(a, b)`), clogs, cuts. Of connections: `reset_between` (both ends are
-notified), `mute_between` (neither end is notified: the one that sends, or that probes with keepalive, finds out). Of readers:
+notified), `mute_between` (neither end is notified: an end that sends, or probes with keepalive, detects it). Of readers:
 `fragment`, `slow_reader`. Of names: `names`, `silent_names`.
 
 Messages can be watched (`taps`), held back and released (`hold`), or made the point at which a connection breaks (`break_on`).
@@ -60,7 +60,7 @@ class Hold:
     matches: Predicate
     network: Network
     left: int = -1
-    """How many more it holds; -1: all."""
+    """How many more messages it will hold; -1: all."""
     held: list[Message] = field(default_factory=list)
     """The messages that it holds, in the order in which they were written. Those of ended connections are dropped."""
     _ends: list[tuple[End, Message]] = field(default_factory=list)
@@ -221,7 +221,7 @@ class Network:
                     end.on_mended()
 
     def clog(self, source: int, target: int, for_s: float) -> None:
-        """What is sent in this direction during the next seconds leaves at their end."""
+        """Delay all segments that are sent in this direction during the next `for_s` seconds until the end of this time."""
         link = self.link(source, target)
         link.clogged_until = max(link.clogged_until, self.scheduler.now + for_s)
 
@@ -344,8 +344,8 @@ class Network:
         return sum(end.is_client for end in ends)
 
     def mute_between(self, one: int, other: int) -> int:
-        """Silence the present connections between the two machines without notifying them, as a firewall does that has forgotten
-        them. New connections work. Returns the number of connections."""
+        """Silence the present connections between the two machines without notifying them, like a firewall that has lost its
+        state. New connections work. Returns the number of connections."""
         ends = self._ends_between(one, other)
         for end in ends:
             end.is_muted = True
@@ -367,7 +367,7 @@ class Network:
             end.on_process_gone()
 
     def on_power_cut(self, machine: Host) -> None:
-        """The machine has lost its power: none of its sockets is closed, and nothing arrives there any more."""
+        """The machine has lost its power: none of its sockets is closed, and nothing more arrives there."""
         for server in [server for server in self._servers.values() if server.loop.machine is machine]:
             del self._servers[server.address]
         self._backlog = {server: ends for server, ends in self._backlog.items() if server.loop.machine is not machine}
@@ -458,7 +458,7 @@ class Network:
         return found
 
     def answer_names(self) -> None:
-        """The resolver answers again, also the look-ups that waited."""
+        """Let the resolver answer again, including the look-ups that waited."""
         self.silent_names.clear()
         questions, self._questions = self._questions, []
         for host, found in questions:
@@ -505,7 +505,7 @@ class _Attempt:
         self.established: asyncio.Future[tuple[SimTransport, Any]] = loop.create_future()
         self.made: SimTransport | None = None
         self.is_over = False
-        """The attempt has ended, or the process that made it has."""
+        """Whether the attempt, or the process that began it, has ended."""
         self._began_at = network.scheduler.now
         self._tries = 0
         self._is_answered = False

@@ -1,6 +1,6 @@
-"""A simulated process as its own code can meet it: which loop the running code belongs to, and the end of the process.
+"""The loop of the process whose code runs, and the exception that ends a process.
 
-The trace, the loops and the disks ask for both; nothing here knows any of them.
+The trace, the loops and the disks import this module; it imports none of them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import contextvars
 from asyncio import AbstractEventLoop
 
 OWNER: contextvars.ContextVar[AbstractEventLoop | None] = contextvars.ContextVar("OWNER", default=None)
-"""On a thread of a process, which has no running loop: that process's loop."""
+"""The loop of the process to which the running thread belongs; a thread has no running loop."""
 
 
 class ProcessDied(BaseException):
-    """The simulated process ended here, inside an operation. No production code may catch it, and none goes on after it."""
+    """The simulated process ended here, inside an operation. No production code may catch it or continue after it."""

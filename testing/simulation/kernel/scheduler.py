@@ -1,8 +1,8 @@
-"""Virtual time: a heap of what will happen, and the random order of what happens at once.
+"""Virtual time: a heap of future events, and a random order of events at the same time.
 
 Nothing in a simulated run waits. The scheduler takes the next entry, moves the clock to its time, and calls it; between
-two entries no time passes, however long the real computer took. Entries of the same time come in an order drawn from the
-seed when they were made: where a real machine promises no order, neither does this one.
+two entries no time passes, however long the real computer took. Entries of the same time are called in an order that is drawn
+from the seed when they are added: where a real machine promises no order, neither does this one.
 
 One scheduler serves all simulated processes (`loop.py`), the network between them and the nemesis.
 """
@@ -68,8 +68,8 @@ class Scheduler:
         return entry
 
     def soon(self, when: float, callback: Callable[..., object]) -> None:
-        """As `at`, for almost half of all entries: they are never cancelled, and their time is drawn and not in the past, so
-        their order needs no draw."""
+        """A cheaper `at`, for entries that are never cancelled, and whose time is drawn and not in the past, so their order needs
+        no draw. Almost half of all entries are such ones."""
         pushed = self._pushed = self._pushed + 1
         heappush(self._heap, [when, 0.0, pushed, callback, ()])
 

@@ -12,8 +12,8 @@ Linux:
 
 - A connection closes in the same way by `close`, by `abort` and by the end of the process: FIN, but RST if the process has not
   read all bytes, and in answer to later bytes. `abort` only drops what the kernel has not taken.
-- A process reads the bytes that arrived before an RST, and then learns of the RST; a process that does not read does not learn
-  of it either, unless it writes.
+- A process reads the bytes that arrived before an RST, and then gets the error; a process that does not read gets no error,
+  unless it writes.
 - A machine without power is silent. When it is back, it answers RST to segments of earlier connections.
 
 This model is simpler than the truth: acknowledgements take the shortest time of the link and no bandwidth; the sender always
@@ -139,21 +139,21 @@ class End:
         self.way: Link = network.link(self.here.id, there.id)
         self.back: Link = network.link(there.id, self.here.id)
         self.transport: SimTransport | None = None
-        """None: the process has not accepted it yet, or has closed it."""
+        """The process's side of this end; None: the process has not accepted the connection yet, or has closed it."""
         self.is_orphan = False
         """Its process has closed it; the kernel ends it."""
         self.is_over = False
-        """The kernel has forgotten it: whatever arrives is answered with RST."""
+        """The kernel has no state of it: it answers each segment that arrives with RST."""
         self.error: OSError | None = None
         """The error that the process gets once it has read what arrived before."""
         self.is_muted = False
-        """A NAT or firewall between the two has forgotten this connection: nothing of it arrives anywhere."""
+        """A NAT or firewall between the two machines has lost the state of this connection: no segment of it arrives."""
 
         self._queue: deque[Segment] = deque()
-        """Taken from the process and not on the wire: held, cut off, or beyond the receiver's window."""
+        """Segments taken from the process and not on the wire: held, cut off, or beyond the receiver's window."""
         self._flying: deque[Segment] = deque()
-        """On the wire, in order. The scheduler draws the order of events of one moment, but the first segment sent is the first
-        to arrive."""
+        """Segments on the wire, in order. The scheduler draws the order of events of one moment, but the first segment sent is
+        the first to arrive."""
         self._flying_bytes = 0
         self._flight = 0
         """Number of times that everything on the wire was lost."""
@@ -176,7 +176,7 @@ class End:
         self._blocked: Entry | None = None
         self._is_window_due = self._is_turn_due = False
         self.user_timeout_s = 0.0
-        """0: none. Set by the process, as is `keepalive`."""
+        """TCP_USER_TIMEOUT; 0: none. Set by the process, as is `keepalive`."""
         self.keepalive: tuple[float, float, int] | None = None
         """Idle time, interval and number of probes."""
         self.heard_at = network.scheduler.now
@@ -200,12 +200,12 @@ class End:
 
     @property
     def is_broken(self) -> bool:
-        """Nothing arrives in at least one direction."""
+        """Whether at least one direction carries nothing."""
         return bool(self.way.cut or self.back.cut or not self.there.has_power or self.is_muted)
 
     @property
     def acknowledged(self) -> int:
-        """Number of bytes that this kernel knows to have arrived."""
+        """Number of bytes whose acknowledgement has arrived here."""
         acks, now = self._acks, self.network.scheduler.now
         while acks and acks[0][0] <= now:
             self._acked = acks.popleft()[1]
@@ -282,7 +282,7 @@ class End:
         self.pump()
 
     def _waits_for_acks(self) -> bool:
-        """After a moment without an acknowledgement no new bytes are sent."""
+        """Whether no new bytes are sent: sent ones are unacknowledged, and the link is cut or `RTO_S` has passed."""
         return self._stuck_since >= 0 and (not self.is_way_open or self.network.scheduler.now - self._stuck_since > RTO_S)
 
     def _maybe_hold(self, segment: Segment) -> Segment:
@@ -361,14 +361,14 @@ class End:
             peer.inbox_bytes += size
             if peer.transport is not None:
                 peer.transport.maybe_read()
-            return QUIET  # Until the process reads the new connection, neither side knows of it.
+            return QUIET  # Neither process sees a change before it reads.
         peer.receive(segment)
         if self.is_orphan:
             self._maybe_forget()
         return None
 
     def _acknowledge(self, now: float) -> None:
-        """Acknowledge to the peer's kernel what has arrived."""
+        """Acknowledge the bytes that have arrived to the peer's kernel."""
         if self.back.cut:
             self._be_stuck()
             return
@@ -408,7 +408,7 @@ class End:
         self.die(timeout_error())
 
     def on_broken(self) -> None:
-        """A direction was cut. The process learns of it by the time-outs that it has set."""
+        """A direction was cut. The process gets an error only when a time-out that it has set passes."""
         if self.is_over:
             return
         acks, now = self._acks, self.network.scheduler.now
@@ -424,7 +424,7 @@ class End:
             )
 
     def on_peer_gone(self) -> None:
-        """The peer is gone, perhaps without a word: then the next keepalive probe finds out."""
+        """The peer is gone, perhaps without a FIN or RST: then the next keepalive probe detects it."""
         if not self.is_over and not self.eof and self.keepalive is not None:
             if self.is_broken:
                 self.on_broken()
@@ -573,7 +573,7 @@ class End:
         self.peer.on_peer_gone()
 
     def _maybe_forget(self) -> None:
-        """Both sides have sent everything: forget the connection."""
+        """Drop the connection if both sides have sent everything."""
         if self.fin_arrived and self.eof and not self.is_over:
             self.die(None)
 
@@ -818,7 +818,7 @@ class SimTransport(asyncio.Transport):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close after the buffered bytes are sent. Nothing is read any more."""
+        """Close the connection when the buffered bytes are sent. Nothing more is read."""
         if not self._is_closing and not self.loop.is_dead:
             self._is_closing = True
             self._maybe_end()
@@ -831,7 +831,7 @@ class SimTransport(asyncio.Transport):
             self._tell_lost(None)
 
     def _maybe_end(self) -> None:
-        """The kernel has all bytes: end the process's side."""
+        """When the kernel has taken all bytes: finish a close, or send the FIN of `write_eof`."""
         if self._buffer or self._later or self._is_told:
             return
         if self._is_closing:
@@ -840,7 +840,7 @@ class SimTransport(asyncio.Transport):
             self.end.take(Segment(b"", ends=True))
 
     def on_error(self) -> None:
-        """The kernel has given the connection up. A process that reads or writes learns of it now, others when they do."""
+        """The kernel has given the connection up. A process that reads or writes gets the error now, others when they do."""
         if self._is_closing or self._buffer:
             self._tell_lost(self.end.error)
         else:

@@ -1,7 +1,7 @@
 """The events of a run, typed and in order, and a hash over all of them.
 
-There are two entrances. `emit` takes what matters, in Kafka's nouns ("broker 2 truncated orders-0 to 10"); the pages for people
-(story.py, timeline.py) are made of these events. `step` takes everything else that the scheduler does, which is only hashed. The
+There are two entrances. `emit` adds an event in Kafka's terms ("broker 2 truncated orders-0 to 10"); the pages for people
+(story.py, timeline.py) are built from these events. `step` adds a step of the scheduler, which is only hashed. The
 hash compares two runs of one seed. So nothing that differs between two processes may reach it: no addresses, no order of sets,
 no wall clock, no process ids. `plain` removes these from the fields of events; the caller of `step` passes names, never a repr.
 
@@ -47,11 +47,11 @@ class Event(NamedTuple):
     time: float
     """Virtual seconds since the start."""
     number: int
-    """From 1, without gaps: the order of events."""
+    """Its place in the order of events: from 1, without gaps."""
     kind: str
     node: int
     partition: str
-    """Such as `orders-0`; empty if the event is about none."""
+    """The name of a partition, such as `orders-0`; empty if the event is about none."""
     fields: Mapping[str, Any]
     """Only values that JSON has."""
 
@@ -80,7 +80,7 @@ class Trace:
         self._now = now
         self._number = 0
         self._pending: list[Any] = []
-        """Not hashed yet, in order: events, and three words per step."""
+        """Entries that are not hashed yet, in order: events, and three words per step."""
         self._hash = hashlib.sha256()
         self._encode = msgspec.msgpack.Encoder(enc_hook=_repr).encode
         self._counts: defaultdict[str, int] = defaultdict(int)
@@ -91,7 +91,7 @@ class Trace:
         self.about: dict[str, Any] = {}
         """What `write_jsonl` wrote about the run: seed, scenario, hash. Only `read` fills it."""
         self.listeners: defaultdict[str, list[Listener]] = defaultdict(list)
-        """By kind: called with each event as it happens."""
+        """Kind of event -> the functions that are called with each event when it happens."""
 
     # -- writing
 
@@ -282,7 +282,7 @@ def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict
 
     def processor(_logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         if getattr(running_loop(), "is_dead", False):
-            raise structlog.DropEvent  # a dead process finishes its current call, and nothing of it counts
+            raise structlog.DropEvent  # a dead process finishes its current call, which must have no effect
         name = str(line.pop("event", ""))
         error = _error(method, line)
         for field in _OF_A_PROCESS:
@@ -316,7 +316,7 @@ def _frames(error: BaseException, most: int = 6) -> str:
 
 
 def running_node() -> int:
-    """The simulated machine whose code runs at this moment."""
+    """The number of the simulated machine whose code runs at this moment; WORLD if none is known."""
     machine = getattr(running_loop(), "machine", None)
     return int(getattr(machine, "id", WORLD))
 

@@ -75,10 +75,10 @@ class World:
         self.machine.clock_offset_s = 0.0
         self.machine.boot()
         self.tolerates: Callable[[NodeLoop, dict[str, Any]], bool] = lambda loop, context: False
-        """Whether an exception that reached the handler of a loop was to be expected."""
+        """Whether an exception that reached the handler of a loop was expected."""
         self.waited_for = 0
-        """How many conditions are being waited for. While there are any, a step runs one turn only, because the waiting code
-        must continue in the very turn in which its condition is met."""
+        """Number of conditions that are being waited for. While there are any, a step runs one turn only, because the waiting
+        code must continue right after the turn in which its condition is met."""
         self._conditions: list[_Condition] = []
 
     @property
@@ -231,7 +231,7 @@ class World:
 
 
 class SteadyWorld(World):
-    """A world whose event loops and network draw nothing: turns come in the order of their causes, and each link has a delay of
+    """A world whose event loops and network draw nothing: turns run in the order of their causes, and each link has a delay of
     its own, longer between nodes with higher numbers.
 
     Processes draw as in any world (time-outs, ids). So a run changes only if a process behaves differently, and not if its loop

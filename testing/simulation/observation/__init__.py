@@ -1,1 +1,1 @@
-"""What the simulator sees of production code, from outside: wrapped functions, probes for the invariants, coverage marks."""
+"""How the simulator observes production code from outside: wrapped functions, probes for the invariants, coverage marks."""

@@ -43,7 +43,7 @@ def _logged(event: str, meaning: str, reach: str = SWEEP) -> Mark:
 
 
 def _refused(*codes: int) -> OnCall:
-    """A request about a group was refused by the broker that it came to."""
+    """The broker that received a request about a group rejected it with one of these errors."""
     return OnCall(
         "broker.coordination.coordinator:Coordinator.shard_of",
         lambda call: isinstance(call.me, GroupCoordinator) and call.code in codes,
@@ -199,4 +199,4 @@ GROUP_MARKS: dict[str, Mark] = {
         (OnCall("storage.log.log:Log.append_as_leader", lambda call: isinstance(call.error, UnexpectedLogEnd), raised=True),),
     ),
 }
-"""In the order of the report."""
+"""The marks of consumer groups, by name, in the order of the report."""

@@ -12,7 +12,7 @@ SWEEP, RARE, SCENARIO = "sweep", "rare", "scenario"
 @dataclass(frozen=True, slots=True)
 class Mark:
     meaning: str
-    """What happened when the mark is counted, in one line."""
+    """The event that the mark counts, in one line."""
     sights: tuple[Sight, ...]
     """Any of these counts as the mark."""
     reach: str = SWEEP

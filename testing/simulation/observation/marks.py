@@ -1,9 +1,9 @@
-"""Coverage marks: a name for each thing that a simulation should go through, and how often it happened in a run.
+"""Coverage marks: a name for each event that simulations must go through, and how often it happened in a run.
 
 A sweep that never saw a diverging truncation has not tested one, however many seeds it ran. So a sweep in which a mark stays at
-zero fails: the nemesis is too weak, too strong, or aims elsewhere. What happens in one seed of fifty must be seen by a sweep of
-some hundred seeds, what happens in one of three hundred by a sweep of thousands. Most marks are log lines of the product. The
-others are seen from outside, by wrapping a function while the simulation runs (`watching.py`).
+zero fails: the nemesis is too weak, too strong, or aims elsewhere. A sweep of some hundred seeds must see an event that happens
+in one seed of fifty; a sweep of thousands, one that happens in one seed of three hundred. Most marks are log lines of the
+product. The others are observed from outside, by wrapping a function while the simulation runs (`watching.py`).
 
     with Marks().watching(world.trace) as marks:
         world.run(story)
@@ -546,9 +546,8 @@ MARKS: dict[str, Mark] = {
     "follower.truncated": Mark(
         "a follower truncated a diverging tail", (said("partition.truncated", _field("reason", "diverging epoch")),)
     ),
-    # A leader whose log ends below a follower's answers with the diverging epoch. OFFSET_OUT_OF_RANGE remains for a follower
-    # that
-    # has restarted at a later log start and has fetched nothing since.
+    # If the leader's log ends below the follower's, the response contains the diverging epoch. OFFSET_OUT_OF_RANGE remains for a
+    # follower that has restarted at a later log start and has fetched nothing since.
     "follower.truncated_to_leader_end": Mark(
         "a follower truncated its log to the end of its leader's shorter log",
         (said("partition.truncated", _begins("reason", "the leader's log")),),
@@ -834,4 +833,4 @@ MARKS: dict[str, Mark] = {
     ),
     **GROUP_MARKS,
 }
-"""In the order of the report."""
+"""All marks, by name, in the order of the report."""

@@ -1,11 +1,12 @@
 """Probes: report to the invariants and the trace what happens inside the production classes.
 
 While a `Probes` is entered, methods of production classes are wrapped from outside. A wrapped method does what it did before.
-The probe runs after it (a few before it), and never raises into it. Production code does not know of this and pays nothing for
-it.
+The probe runs after it (a few before it), and never raises into it. Production code contains nothing for the probes and pays
+nothing for them.
 
-The objects of a call say whose event it is: a log by its files (each process has its own view of its disk), a partition by its
-log, a quorum by its node id. Calls of a process that has died, or was replaced by a new one, are ignored.
+The process of a call is found from its objects: that of a log from its files (each process has its own view of its disk), that of
+a partition from its log, that of a quorum from its node id. Calls of a process that has died, or was replaced by a new one, are
+ignored.
 
     invariants = Invariants(world.trace, on_violation=world.scheduler.fail)
     world.scheduler.after_step.append(invariants.after_step)
@@ -281,7 +282,7 @@ class Probes:
         self._after(LogDir, "load", self._logs_found)
 
     def _log_opened(self, log: Log, *_: Any, **__: Any) -> None:
-        """A future replica is no log of its partition before it takes the place of one."""
+        """Show the log, unless it is a future replica: that becomes a log of its partition when it takes the place of one."""
         if not log.dir.endswith(FUTURE_SUFFIX):
             self._show_log(log)
 
@@ -591,7 +592,7 @@ class Probes:
         self.invariants.on_member_cut(protocol, group_id, member_id)
 
     def _member_expires(self, protocol: ConsumerProtocol, group_id: str, member_id: str, now: float, _now_ms: int) -> None:
-        """If the session of the member has not ended, it has not given up partitions in time."""
+        """A coordinator removes a member: its session has ended, or else it did not give up partitions in time."""
         shard = self._shard_with(protocol)
         if shard is not None and (SESSION, group_id, member_id) in shard.deadlines:
             self.invariants.on_member_doubtful(group_id, member_id, is_removed=True)
@@ -679,7 +680,7 @@ class Probes:
         return authorized
 
     def _judged(self, handler: Function, is_broker: bool) -> Function:
-        """The handler of an API, which stands behind the guards."""
+        """Wrap the handler of an API, so that each request that has passed the guards is judged first."""
 
         def judged(request: Any) -> Any:
             self._guarded(self._passed, request, is_broker)
@@ -709,7 +710,7 @@ class Probes:
             self._decided(code is None, access, operation, TOPIC_RESOURCE, topic.name)
 
     def _given(self, fetch: Fetch, answer: Any) -> None:
-        """A consumer gets records."""
+        """A fetch response gives records to a consumer: check the consumer's rights."""
         node = node_of()
         process = self.invariants.ghosts.processes.get(node or 0)
         if node is None or process is None or process.server.authorizer is None:
@@ -757,7 +758,7 @@ class Probes:
             self.invariants.on_quorum_high_watermark(replica, state.high_watermark, leads_in)
 
     def _transmitted(self, shell: NodeShell, messages: list[Any]) -> None:
-        """A vote or a fetch leaves: what it says must be on the disk."""
+        """A vote or a fetch is sent: the state that it reports must be on the disk."""
         if self._voter(shell.node.state) is None:
             return
         path, voter = shell.store.path, shell.node.state.node_id

@@ -1,7 +1,7 @@
 """Watches production code from outside: its log lines and events in the trace, and calls of its functions.
 
 A `Watch` wraps functions and methods while it is installed. The wrappers look at arguments and results and change nothing;
-production code does not know of them and pays nothing. Only plain functions are watched: what a coroutine does is seen by the
+production code does not know of them and pays nothing. Only plain functions are watched; a coroutine is observed through the
 plain functions that it calls.
 """
 
@@ -23,11 +23,11 @@ class Called(NamedTuple):
     """One call that has ended."""
 
     args: tuple[Any, ...]
-    """Positional arguments; for a method, the object comes first."""
+    """Positional arguments; for a method, the first one is the object."""
     result: Any
     error: Exception | None
     before: Any
-    """What `OnCall.before` returned."""
+    """The value that `OnCall.before` returned."""
 
     @property
     def me(self) -> Any:

@@ -6,9 +6,9 @@
 CPython specialises bytecode for the classes that it meets, and drops this whenever a class changes. A run wraps more than a
 hundred functions of half as many classes and restores all of them, so a process that does many runs would specialise again each
 time. In such a process (`kept`) a wrapper therefore stays in place between runs: the next run creates its wrapper, and the
-closure of the new wrapper is put into the old one. Both come from the same code, so nothing else tells them apart. Between two
-runs a wrapper closes over what the last caller passed; therefore the caller wraps once more at the end of a run, with something
-that does nothing (`is_keeping`).
+closure of the new wrapper is put into the old one. Both come from the same code, so they differ in nothing else. Between two
+runs a wrapper would still refer to the objects of the last run; therefore the caller wraps once more at the end of a run, with
+functions that do nothing (`is_keeping`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Kept:
 
 
 _kept: dict[Key, _Kept] | None = None
-"""In the order in which they were installed; None if wrappers do not stay."""
+"""The wrappers that stay in place, in the order in which they were installed; None if wrappers do not stay."""
 
 
 def wrap(by: str, owner: Any, name: str, make: Callable[[Function], Function]) -> Callable[[], None]:
