@@ -5,8 +5,8 @@ COORDINATOR_LOAD_IN_PROGRESS. When the leadership ends, the shard is dropped wit
 wait fail with NOT_COORDINATOR.
 
 A decision takes effect in this order, without an `await` in between: its records are appended to the partition, the shard replays
-them, and its replies wait. A reply is sent when the high watermark has passed everything that the shard knew when the reply was
-made, so no client learns of a change that a later coordinator may lack. An append is refused while the partition has fewer
+them, and its replies wait. A reply is sent when the high watermark has passed everything that the shard knew when it decided. So
+no reply shows a client a change that a later coordinator may not have. An append is refused while the partition has fewer
 replicas in sync than `min.insync.replicas`.
 """
 
@@ -77,16 +77,16 @@ class ActiveShard(Generic[Shard]):
     leader_state: LeaderState
     shard: Shard
     loader: ShardLoader[Shard] | None
-    """None when the load has succeeded."""
+    """None when the load has ended; `failure` shows whether it succeeded."""
     loaded_end: int
-    """The log end at which the leader epoch began: what lies below it may be committed although the high watermark is lower.
-    Until the high watermark has reached it, it is not known what is committed."""
+    """The log end at which the leader epoch began. Records below it may be committed although the high watermark is lower. Which
+    ones is unknown until the high watermark has reached this offset."""
     known_end: int
-    """The log end after the last record that the shard knows: replies wait for the high watermark to reach it."""
+    """The end offset of the records that the shard knows: replies wait for the high watermark to reach it."""
     began_at: float
     """When the leadership began, on the loop's clock."""
     failure: str | None = None
-    """Why the load failed."""
+    """Why the load failed; None if it has not."""
     timer: Timer | None = None
     timer_due: float = float("inf")
 
@@ -119,10 +119,10 @@ class Coordinator(ABC, Generic[Shard]):
         """`commit_timeout_ms`: how long a reply waits for its records to be committed."""
         self.host = host
         self.commit_wait = Histogram()
-        """Seconds that replies have waited until the records that they rest on were committed."""
+        """Seconds that replies have waited until the records that they depend on were committed."""
         self._commit_timeout_ms = commit_timeout_ms
         self.shards: dict[int, ActiveShard[Shard]] = {}
-        """By the number of the partition."""
+        """Partition number -> the shard."""
         self.is_stopped = False
 
     # -- hooks of a subclass -------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Coordinator(ABC, Generic[Shard]):
         return self.host.directory.image.topic(self.topic_name)
 
     def apply_delta(self, delta: MetadataDelta) -> None:
-        """Drop the shards whose leadership has ended, and load new ones. Called after the partitions have taken their roles."""
+        """Drop the shards whose leadership has ended, and load new ones. Called after the partitions have applied the delta."""
         if self.is_stopped:
             return
         for active in list(self.shards.values()):
@@ -241,7 +241,7 @@ class Coordinator(ABC, Generic[Shard]):
         return any(active.loader is not None for active in self.shards.values())
 
     def partitions_by_state(self) -> dict[str, int]:
-        """How many partitions of the topic this broker leads, by the state of their shard."""
+        """The number of partitions of the topic that this broker leads, by the state of their shard."""
         states = {"active": 0, "loading": 0, "failed": 0}
         for active in self.shards.values():
             if active.is_current:
@@ -255,8 +255,8 @@ class Coordinator(ABC, Generic[Shard]):
         self._when_reached(active, active.known_end, [asker for asker, _ in replies], lambda: replies)
 
     def read_committed(self, active: ActiveShard[Shard], asker: Asker, read: Callable[[int], Message]) -> None:
-        """Send the message that `read` makes of the committed state, once all loaded records are committed. `read` gets the high
-        watermark."""
+        """Send the message that `read` builds from the committed state, once all loaded records are committed. `read` gets the
+        high watermark."""
         log_ = active.partition.log
         self._when_reached(active, active.loaded_end, [asker], lambda: [(asker, read(log_.high_watermark))])
 
@@ -274,7 +274,7 @@ class Coordinator(ABC, Generic[Shard]):
         return make()
 
     def on_committed(self, active: ActiveShard[Shard], action: Callable[[], None]) -> None:
-        """Call `action` once all that the shard knows now is committed, unless its leadership ends before."""
+        """Call `action` once all that the shard knows now is committed, unless the leadership ends before."""
         required = active.known_end
         if active.partition.log.high_watermark >= required:
             action()
@@ -292,8 +292,8 @@ class Coordinator(ABC, Generic[Shard]):
     def _append_batches(
         self, active: ActiveShard[Shard], batches: Buffer, now_ms: int, *, is_transactional: bool = False
     ) -> AppendInfo:
-        """Append to the partition. If that raises a `BrokerError`, nothing has changed. The caller has the shard replay the
-        records at once. `is_transactional`: the batches belong to a transaction."""
+        """Append batches to the partition. If this raises a `BrokerError`, nothing has changed. The caller must let the shard
+        replay the records at once. `is_transactional`: the batches belong to a transaction."""
         return self._append_by(
             active, lambda leader_state: leader_state.append(batches, now_ms, is_transactional=is_transactional)
         )
@@ -319,8 +319,8 @@ class Coordinator(ABC, Generic[Shard]):
     # -- a timer for each shard ---------------------------------------------------------------------------------------
 
     def _set_timer(self, active: ActiveShard[Shard], due: float, action: Callable[[], None]) -> None:
-        """Have the one timer of the shard call `action` at `due`, on the loop's clock. A timer that is set for an earlier time is
-        kept: when it fires, its action finds nothing to do yet, and sets the timer for the later time."""
+        """Set the shard's only timer, which calls `action` at `due`, on the loop's clock. If it is already set for an earlier
+        time, it is kept: when it fires, its action finds nothing to do yet, and sets the timer for the later time."""
         if due >= active.timer_due or not active.is_current:
             return
         self._cancel_timer(active)

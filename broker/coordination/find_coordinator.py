@@ -1,4 +1,4 @@
-"""Serving FindCoordinator: which broker coordinates a group or a transactional id.
+"""Serves FindCoordinator: finds the broker that coordinates a group or a transactional id.
 
 If the internal topic does not exist, the broker asks the controller to create it with the settings of its own configuration.
 Until the topic has leaders, the answer is COORDINATOR_NOT_AVAILABLE. Its message says why, if the controller refused: for example

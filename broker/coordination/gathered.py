@@ -17,7 +17,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class Gathered:
-    """The parts of one response. `finish` makes the response of them when all are known; it is sent at once if there are none."""
+    """The parts of one response. When all are known, `finish` builds the response from them; without parts, at once."""
 
     def __init__(self, request: ServerRequest, count: int, finish: Callable[[list[Message]], Message]) -> None:
         self._request = request
@@ -32,7 +32,7 @@ class Gathered:
         self._maybe_finish()
 
     def part(self, index: int, on_error: Callable[[BrokerError], Message]) -> Asker:
-        """An asker whose reply becomes this part. `on_error`: makes the part of a refusal."""
+        """An asker whose reply becomes this part. `on_error`: builds the part if the asker is refused."""
         return _PartAsker(self, index, on_error)
 
     def _maybe_finish(self) -> None:
@@ -63,8 +63,8 @@ def answer_for_each(
     on_error: Callable[[str, BrokerError], Answer],
     response: Callable[[list[Answer]], Message],
 ) -> None:
-    """Answer a request about several groups or transactional ids. Each is described by its shard, and answered when all that the
-    shard knows is committed."""
+    """Answer a request about several groups or transactional ids. The shard of each describes it. The response is sent when all
+    that these shards know now is committed."""
     distinct = list(dict.fromkeys(keys))
     gathered = Gathered(request, len(distinct), lambda parts: response(parts))  # type: ignore[arg-type]
     for index, key in enumerate(distinct):

@@ -13,7 +13,7 @@ RECENT_S = 30.0
 class LoadTimes:
     def __init__(self) -> None:
         self.load = Histogram(DURATION_S)
-        """Seconds from the begin of a partition's leadership to the end of its load."""
+        """Seconds from the beginning of a partition's leadership to the end of its load."""
         self._recent_loads: deque[tuple[float, float]] = deque()
         """When each of the last loads ended, and how long it took."""
 
@@ -28,6 +28,6 @@ class LoadTimes:
             self._recent_loads.popleft()
 
     def recent_loads_s(self, now: float) -> list[float]:
-        """How long each load of the last `RECENT_S` seconds took."""
+        """The seconds that each load took which ended in the last `RECENT_S` seconds."""
         self._forget_loads(now)
         return [seconds for _, seconds in self._recent_loads]

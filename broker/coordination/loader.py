@@ -28,7 +28,7 @@ from strandline.storage.files import ColdRead
 SLICE_BYTES = 16 * 1024
 """Bytes of the log that a slice reads: a quarter of a millisecond of work."""
 PAUSE_S = 0.001
-"""How long the loop is free after a slice, if it has requests to serve."""
+"""The pause after a slice, in which a busy broker serves requests."""
 
 Shard = TypeVar("Shard")
 Step = Callable[[], None]
@@ -38,8 +38,8 @@ class LoadTurns:
     """Runs the slices of all loads, one in each iteration of the event loop. The load that began first runs until it ends, so
     that its shard serves requests while the others wait.
 
-    A produce request takes a few iterations of the loop until its followers have it, so it would wait for a few slices. So on a
-    broker that serves requests there is a pause of `PAUSE_S` between slices; on an idle broker there is none."""
+    A produce request needs a few iterations of the loop until the followers have its records, so it would wait for as many
+    slices. Therefore a broker that serves requests pauses for `PAUSE_S` between two slices; an idle broker does not."""
 
     def __init__(self, call_later: CallLater, is_busy: Callable[[], bool]) -> None:
         """`is_busy`: whether the broker serves requests at present."""
@@ -71,7 +71,7 @@ class LoadTurns:
 
 
 class ShardLoader(ABC, Generic[Shard]):
-    """One load. `start` begins it; it ends with exactly one call of `on_end`, unless `cancel` comes first."""
+    """One load. `start` begins it; it ends with exactly one call of `on_end`, unless it is cancelled before."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ShardLoader(ABC, Generic[Shard]):
         self.end_offset = leader_state.log.log_end_offset
         """The exclusive end of the load."""
         self.next_offset = leader_state.log.log_start_offset
-        """Where the next slice begins."""
+        """The offset at which the next slice begins."""
         self._is_current = is_current
         self._call_soon = call_soon
         self._run_blocking = run_blocking
@@ -113,11 +113,12 @@ class ShardLoader(ABC, Generic[Shard]):
         raise NotImplementedError
 
     def begin_slice(self, high_watermark: int) -> None:
-        """Called before the batches of a slice. `high_watermark`: its offset when the slice was read."""
+        """Called before the batches of a slice. `high_watermark`: that of the time when the slice was read."""
 
     @abstractmethod
     def read_batch(self, buffer: Buffer, position: int, header: BatchHeader, high_watermark: int) -> None:
-        """The next batch of the log: records, or the marker that ends a transaction (`header.is_control`)."""
+        """Interpret the next batch of the log: records, or a control record such as the marker that ends a transaction
+        (`header.is_control`)."""
 
     def end_slice(self) -> None:
         """Called after the batches of a slice."""
@@ -146,7 +147,7 @@ class ShardLoader(ABC, Generic[Shard]):
             assert self._run_blocking is not None
             self._run_blocking(cold.warm, self.start)
         except Exception as e:
-            # Also after a bug: a load that never ended would keep the coordinator's clients waiting without a reason.
+            # A bug ends the load, too: a load that never ended would keep the coordinator's clients waiting without a reason.
             self._finish(e)
         else:
             if not self.is_replaying and self.next_offset >= self.end_offset:
@@ -160,7 +161,7 @@ class ShardLoader(ABC, Generic[Shard]):
 
     def _read_slice(self) -> None:
         """Read a slice of the log. Raises `ColdRead` if a thread must read it into the page cache first."""
-        log_ = self._leader_state.log  # another object after a move to another log directory
+        log_ = self._leader_state.log  # a new object after the replica has moved to another log directory
         self.next_offset = max(self.next_offset, log_.log_start_offset)
         if self.next_offset < self.end_offset:
             found = log_.read(self.next_offset, SLICE_BYTES, self.end_offset, may_block=self._run_blocking is None)

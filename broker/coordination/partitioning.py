@@ -1,5 +1,5 @@
-"""Which partition of its internal topic a group or a transactional id belongs to: by Kafka's rule, which Kafka's tools compute,
-too."""
+"""Maps a group or a transactional id to its partition of the internal topic, by Kafka's rule: Kafka's tools compute the same
+partition."""
 
 from __future__ import annotations
 

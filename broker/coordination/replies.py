@@ -1,4 +1,4 @@
-"""Answers of a coordinator that wait until the records behind them are committed.
+"""Answers of a coordinator that wait until the records that they depend on are committed.
 
 Errors of the partition become those of a coordinator (as in Kafka's `CoordinatorOperationExceptionHelper`):
 
@@ -37,14 +37,14 @@ def as_coordinator(error: BrokerError) -> BrokerError:
 
 
 class Asker(Protocol):
-    """A request that waits for its answer. A core keeps it and hands it back; it never looks into it."""
+    """A request that waits for its answer. The cores keep askers and return them with the answers, without looking into them."""
 
     def reply(self, response: Message) -> None: ...
     def refuse(self, code: ErrorCode, message: str | None = None) -> None: ...
 
 
 Replies = list[tuple[Asker, Message | BrokerError]]
-"""An error is sent as a refusal of the whole request."""
+"""Askers and their answers. A `BrokerError` refuses the whole request of the asker."""
 
 
 def send(replies: Iterable[tuple[Asker, object]]) -> None:
@@ -56,12 +56,12 @@ def send(replies: Iterable[tuple[Asker, object]]) -> None:
 
 
 class DelayedReplies(DelayedOperation):
-    """Replies that wait until the records behind them are committed."""
+    """Replies that wait until the records that they depend on are committed."""
 
     __slots__ = ("_askers", "_make", "_partition")
 
     def __init__(self, partition: Partition, askers: list[Asker], make: Callable[[], Replies]) -> None:
-        """`make`: returns the replies, when the wait is over."""
+        """`make`: called when the records are committed; returns the replies."""
         super().__init__()
         self._partition = partition
         self._askers = askers
