@@ -36,14 +36,15 @@ class GroupCensus:
         """The groups that the present count has not reached; None if no count is under way."""
 
     def counts(self) -> StateCounts:
-        """The groups as they are now, or, if there are many, as they were when the last complete count was made."""
+        """The last complete count. Starts a new one unless one is under way; if there are few groups, it is complete at once."""
         if self._left is None:
             self._begin()
         return self._complete
 
     def _begin(self) -> None:
         shards = list(self._shards())
-        # The ids that have offsets. When a group with offsets is counted, its id is subtracted; ids with offsets only remain.
+        # First all ids that have offsets. When a group with offsets is counted, its id is subtracted. The ids that have only
+        # offsets remain, and count as empty classic groups.
         self._counting = StateCounts({(CLASSIC, EMPTY): sum(shard.offsets.group_count for shard in shards)})
         self._left = iter([(shard, group) for shard in shards for group in shard.groups])
         self._count_slice()

@@ -30,7 +30,7 @@ class ChangeLogLines:
         self._limits = LineLimits(INTERVAL_S)
 
     def log(self, result: Result, groups: GroupTable, now: float) -> None:
-        """Log a decision that was appended. `groups`: as they are after it."""
+        """Log a decision that was appended. `groups`: the groups after its replay."""
         for removed in result.removed:
             suppressed = self._limits.admit(f"removed {removed.group_id}", now)
             if suppressed is not None:

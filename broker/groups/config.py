@@ -27,14 +27,14 @@ class GroupConfig:
     group_max_size: int = 2**31 - 1
 
     group_lag_interval_ms: int = 5000
-    """How often the lag of the groups is measured for the metrics; 0: never. Not in Kafka."""
+    """The interval at which the lag of the groups is measured for the metrics; 0: never. Not in Kafka."""
     group_lag_max_series: int = 2000
-    """The most lags of a broker's metrics. Not in Kafka."""
+    """The maximum number of lags in a broker's metrics. Not in Kafka."""
 
     group_consumer_session_timeout_ms: int = 9000
     """A member that is silent for so long is removed. Kafka: 45000."""
     group_consumer_min_session_timeout_ms: int = 6000
-    """Kafka: 45000. Like the other bounds, of what a group may have for itself (`group_config_manager.py`)."""
+    """Kafka: 45000. This and the other bounds limit the values that a group may set for itself (`group_config_manager.py`)."""
     group_consumer_max_session_timeout_ms: int = 60000
     group_consumer_heartbeat_interval_ms: int = 3000
     """Kafka: 5000."""
@@ -42,7 +42,8 @@ class GroupConfig:
     """Kafka: 5000."""
     group_consumer_max_heartbeat_interval_ms: int = 15000
     group_consumer_connection_loss_grace_ms: int = 1000
-    """Not in Kafka: a member whose connection was closed, and that returns at once if it lives, is removed after this time."""
+    """Not in Kafka. A member that promised to return at once (`returns_at_once`) is removed this long after it closed its
+    connection, unless it has returned."""
     group_consumer_max_size: int = 2**31 - 1
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The first one is the default."""
@@ -52,11 +53,12 @@ class GroupConfig:
     group_consumer_max_assignment_interval_ms: int = 15000
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600000
-    """How often the topics of a regular expression are looked up again although no topic has changed."""
+    """The interval at which the topics of a regular expression are looked up again although no topic has changed."""
 
     @property
     def offsets_topic(self) -> InternalTopic:
-        """The internal topic, when it is created. `compression.type`: the batches stay as the coordinator builds them."""
+        """The settings with which the internal topic is created. With `compression.type=producer`, the batches stay as the
+        coordinator builds them."""
         return InternalTopic(
             OFFSETS_TOPIC,
             self.offsets_topic_num_partitions,

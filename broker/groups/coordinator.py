@@ -103,7 +103,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         send([(asker, error) for asker in active.shard.take_waiting()])
 
     def recent_loads_s(self) -> list[float]:
-        """How long each load of about the last half minute took."""
+        """The seconds that each load took which ended in about the last half minute."""
         return self.metrics.recent_loads_s(self.host.now())
 
     # -- requests -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""The deadlines of one shard: sessions that end, rebalances that have waited long enough. A core without a clock.
+"""The deadlines of one shard: sessions that end, rebalances that have waited long enough. A core without a clock: the callers
+pass the time.
 
 A deadline has a key, so that it can be moved and cancelled. Every heartbeat extends a session, so a move to a later time must be
 cheap: it changes one dict entry. The heap keeps the entry with the earlier time; when that time is reached, a new entry with the
@@ -19,14 +20,14 @@ when it is called."""
 
 
 class Deadlines:
-    """Key -> action, and when it is due. Times are the loop's, in seconds."""
+    """The deadlines by their keys: when each is due, and its action. Times are the loop's, in seconds."""
 
     def __init__(self) -> None:
         self._actions: dict[Hashable, tuple[float, Action, float]] = {}
         """Key -> (due, action, time of its entry in the heap). The entry is at or before the due time."""
         self._heap: list[tuple[float, int, Hashable]] = []
-        """An entry with another time than its key's is void. The number makes entries comparable, in the order of their
-        insertion."""
+        """(time, number, key). An entry is void if `_actions` has another time for the heap entry of its key. The number makes
+        entries comparable, in the order of their insertion."""
         self._number = 0
 
     def __len__(self) -> int:

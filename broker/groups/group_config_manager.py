@@ -5,9 +5,9 @@ checks a value when it is set, but the configuration file of this broker may hav
 these bounds is in effect, as in Kafka. If the heartbeat interval is not shorter than the session, it is a third of the session;
 Kafka only warns.
 
-A member relies on the session timeout of its last response until it learns that the timeout has become shorter. A coordinator
-knows which timeouts it has sent (`member_timers.py`). A coordinator that takes over does not, so each broker remembers the longer
-session for as long as a member may rely on it (`session_to_resume_ms`).
+A member relies on the session timeout of its last response until a response has a shorter one. A coordinator knows which timeouts
+it has sent (`member_timers.py`). A coordinator that takes over does not, so each broker remembers the longer session for as long
+as a member may rely on it (`session_to_resume_ms`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class GroupSettings(NamedTuple):
 
 
 class GroupConfigManager:
-    """Group -> its settings."""
+    """The settings of all groups."""
 
     def __init__(self, config: GroupConfig) -> None:
         self._node = {name.replace("_", "."): value for name, value in asdict(config).items()}
         self._default = GroupSettings(*(self._node[f"group.{name}"] for name in GROUP_CONFIGS))
         self._own: dict[str, GroupSettings] = {}
-        """Only the groups that have a value of their own."""
+        """Group -> its settings, for the groups that have a value of their own."""
         self._longer: dict[str, tuple[int, float]] = {}
         """Groups whose sessions were shortened -> the longer session in ms, and until when a member may rely on it."""
 
@@ -50,14 +50,14 @@ class GroupConfigManager:
         return self._own.get(group_id, self._default)
 
     def session_to_resume_ms(self, group_id: str, now: float) -> int:
-        """The longest session on which a member may rely now, because a previous coordinator has sent it: the present session, or
-        the one before it, as far as this broker has seen it."""
+        """The longest session timeout on which a member may rely now, because a previous coordinator has sent it: the present
+        one, or a longer one that was in effect before, as far as this broker has seen it."""
         longer_ms, until = self._longer.get(group_id, (0, now))
         present_ms = self.of(group_id).session_timeout_ms
         return max(present_ms, longer_ms) if until > now else present_ms
 
     def apply_delta(self, delta: MetadataDelta, now: float) -> None:
-        """Take over the values of the image after the delta. `now`: the loop's time."""
+        """Use the values of the image after the delta. `now`: the loop's time."""
         is_start = delta.before.offset < 0
         for resource_type, group_id in delta.changed_configs:
             if resource_type == RESOURCE_GROUP:
@@ -82,7 +82,7 @@ class GroupConfigManager:
         _log_changes(group_id, before, after)
 
     def _values(self, group_id: str, values: Mapping[str, str]) -> dict[str, int]:
-        """The values that this version knows, within the bounds."""
+        """The group's own values of the keys that this version knows, adjusted to the bounds."""
         found: dict[str, int] = {}
         for name, key in GROUP_CONFIGS.items():
             try:

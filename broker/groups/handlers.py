@@ -60,7 +60,7 @@ class GroupHandlers:
         self._in_transactions = TxnOffsetCommits(coordinator, adder, self._context, is_trusted)
         self._connections: dict[tuple[str, str], ServerConnection] = {}
         """(group, member) -> the connection of the last heartbeat that was accepted, for members that return at once. The tag of
-        a connection contains the members that have it here."""
+        a connection contains the members for which it is in this dict."""
         self._of_heartbeats = MemberConnections()
         self._of_commits = MemberConnections()
 
@@ -110,7 +110,7 @@ class GroupHandlers:
         assert isinstance(body, ConsumerGroupHeartbeatRequest)
         self._of_heartbeats.check(request.connection, body.group_id, body.member_id)
         self._decide(request, body.group_id, lambda shard, context: shard.consumer.heartbeat(body, context))
-        # Only after the decision: heartbeats of groups that do not exist are refused, and would fill the memory.
+        # Noted after the decision, which refuses heartbeats of groups that do not exist: those would fill the memory.
         if body.returns_at_once:
             self._note_connection(body, request.connection)
 

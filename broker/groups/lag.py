@@ -2,13 +2,14 @@
 
 The lag in records is the high watermark of the partition's leader minus the committed offset, as every client counts it, and not
 below 0. The lag in seconds is the age of the oldest committed record that the group has not read; 0 if there is none, and None if
-that record has no timestamp. The coordinator knows the committed offsets and asks the leaders for the rest (DescribeOffsetLag).
+that record has no timestamp, or its timestamp must be looked up again. The coordinator knows the committed offsets and asks the
+leaders for the rest (DescribeOffsetLag).
 
-A round measures all offsets, in parts. Its results replace those of the round before when it ends:
+A round measures all offsets, in parts. When it ends, its results replace those of the previous round:
 
 - If a leader does not answer, the last measurements of its partitions stay for `KEEP_S` seconds. They are dropped then, because a
-  number that no longer changes looks like a true one. Not sooner, because a series that ends and begins at every failover resets
-  the alerts on it.
+  number that no longer changes looks like a true one. They are not dropped sooner, because a series that ends and begins at every
+  failover resets the alerts on it.
 - Only the largest lags are kept, at most as many as the configuration says, because each is two series of a scrape.
 
 A timestamp is looked up once: as long as a group stands still, the record that it has to read next stays the same.
@@ -56,11 +57,11 @@ class OffsetLag(NamedTuple):
     records: int
     seconds: float | None
     unread_from: int
-    """Where the unread records begin: the committed offset, or the log start if that is higher."""
+    """The offset at which the unread records begin: the committed offset, or the log start offset if that is higher."""
     oldest_ms: int
     """The timestamp of the first unread record; UNKNOWN_MS if there is none, or if it must be looked up again."""
     measured_at: float
-    """On the loop's clock."""
+    """The time of the measurement, on the loop's clock."""
 
 
 class _Round:
@@ -78,7 +79,7 @@ class LagTable:
 
     def __init__(self, series_max: int) -> None:
         self.series_max = series_max
-        """The most lags that a round keeps."""
+        """The maximum number of lags that a round keeps."""
         self.lags: dict[Key, OffsetLag] = {}
         """The largest lags of the last round, the largest first."""
         self.omitted = 0
@@ -90,7 +91,7 @@ class LagTable:
         self._round = _Round()
 
     def begin(self) -> None:
-        """Begin a round, and forget one that did not end."""
+        """Begin a round, and drop the measurements of one that did not end."""
         self._round = _Round()
 
     def questions(self, positions: Iterable[Position], image: MetadataImage) -> Questions:
@@ -131,7 +132,8 @@ class LagTable:
             return OffsetLag(position, records, 0.0, unread_from, UNKNOWN_MS, now)
         oldest_ms = looked_up.get(position.offset)
         if oldest_ms is None:
-            # The timestamp of the last round, unless that record was deleted meanwhile: the next round asks for another one.
+            # The timestamp of the last round is still valid, unless that record was deleted meanwhile. Then the next round looks
+            # up the timestamp of the record that is now the first.
             known = self.lags.get(position.key)
             oldest_ms = known.oldest_ms if known is not None and known.unread_from == unread_from else UNKNOWN_MS
         seconds = None if oldest_ms == UNKNOWN_MS else max(0, now_ms - oldest_ms) / 1000
@@ -153,14 +155,14 @@ class LagTable:
                 heappushpop(heap, entry)
 
     def publish(self, now: float) -> None:
-        """End the round, which has measured all offsets: its results replace those of the round before."""
+        """End the round, which has measured all offsets: its results replace those of the previous round."""
         largest_first = sorted(self._round.heap, key=lambda entry: (-entry[0], entry[1]))
         self.lags = {key: lag for _, key, lag in largest_first}
         self.omitted, self.unknown, self.complete_at = self._round.omitted, self._round.unknown, now
         self.begin()
 
     def clear(self) -> None:
-        """Forget all results, because the rounds have ended."""
+        """Drop all results, because the rounds have ended."""
         self.lags, self.omitted, self.unknown, self.complete_at = {}, 0, 0, None
         self.begin()
 

@@ -29,17 +29,18 @@ from strandline.storage.files import ColdRead, DiskError
 from strandline.storage.log.log import Log
 
 OFFSETS_MAX = 300
-"""The most partitions, and the most offsets, of one request: an offset in an old segment takes up to 30 us of the event loop."""
+"""The maximum of the partitions, and of the offsets, in one request. An offset in an old segment takes up to 30 us of the event
+loop."""
 NO_TIMESTAMP = -1
 
 Then = Callable[[DescribeOffsetLagResponse], None]
 
 
 class OffsetLagHandler:
-    """Answers DescribeOffsetLag requests of other brokers, and questions of this broker without a network."""
+    """Answers DescribeOffsetLag requests of other brokers and, without a network, those of this broker."""
 
     def __init__(self, directory: PartitionDirectory, failures: LogFailures, run_blocking: RunBlocking | None) -> None:
-        """`run_blocking`: None reads the disk at once."""
+        """If `run_blocking` is None, the disk is read on the event loop."""
         self._directory = directory
         self._failures = failures
         self._run_blocking = run_blocking
@@ -67,7 +68,7 @@ class OffsetLagHandler:
         request.connection.release()
 
     def answer(self, partitions: list[OffsetLagPartition], then: Then) -> None:
-        """Look up partitions of this broker, and call `then` with the response, at once or later."""
+        """Look up partitions of this broker. Calls `then` with the response, at once or after a thread has read the disk."""
         lookup = _Lookup(self, partitions)
 
         def finish() -> None:
@@ -133,7 +134,7 @@ class _Lookup:
 
 def first_timestamp(log: Log, offset: int, end_offset: int, *, may_block: bool = True) -> int:
     """The timestamp in ms of the first batch that has a record in [`offset`, `end_offset`), as `OffsetLagPartitionResponse` says;
-    -1 if there is none. Errors as in `Log.read`, except that no offset is out of range."""
+    -1 if there is none. Raises the errors of `Log.read`, except OFFSET_OUT_OF_RANGE."""
     offset = max(offset, log.log_start_offset)
     while offset < end_offset:
         found = log.read(offset, 1, end_offset, may_block=may_block)

@@ -1,4 +1,4 @@
-"""Measures the lag of the groups that this broker coordinates, again and again. The core is `lag.py`.
+"""Measures the lag of the groups that this broker coordinates, in rounds. The core is `lag.py`.
 
 A round goes through the committed offsets in parts. For each part, the leaders of its partitions are asked at the same time, with
 one request each; this broker asks itself without a network. Between two parts the monitor pauses, so a broker with very many
@@ -91,7 +91,7 @@ class LagMonitor:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="group-lag")
 
     def use_config(self, config: GroupConfig) -> None:
-        """Take over a changed configuration. An interval of 0 ends the rounds, and forgets what they measured."""
+        """Use a changed configuration. An interval of 0 ends the rounds and drops their results."""
         self.table.series_max = config.group_lag_max_series
         if config.group_lag_interval_ms / 1000 == self._interval_s:
             return
@@ -232,7 +232,7 @@ class LagMonitor:
         return await answered
 
     async def _connection(self, broker_id: int) -> Connection:
-        """The connection to another broker, opened if there is none to its present address. Raises `BrokerError`."""
+        """Return the connection to another broker, or open one if there is none to its present address. Raises `BrokerError`."""
         address = self._address_of(broker_id)
         known = self._connections.get(broker_id)
         if known is not None and not known.closed and (known.host, known.port) == address:

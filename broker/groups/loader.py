@@ -34,8 +34,8 @@ from strandline.protocol.records.reader import Columns, decode_columns
 SLICE_OFFSETS = 150
 """Newest offsets that a slice replays: a quarter of a millisecond of work."""
 NEWEST_MAX = 20_000
-"""Offsets that are collected before they are replayed. A dict that grew with a million of them would stop the loop when it is
-enlarged."""
+"""The number of offsets that the loader collects before it replays them. A dict that grew to a million offsets would block the
+event loop whenever Python enlarges it."""
 
 
 class GroupLoader(ShardLoader[GroupShard]):

@@ -24,7 +24,7 @@ from typing import Protocol
 from strandline.protocol.errors import BrokerError, ErrorCode
 
 MEMBERS_MAX = 20_000
-"""The most members that are remembered. Beyond this number, the member that was seen first is forgotten."""
+"""The maximum number of members that are remembered. Beyond it, the member that was seen first is dropped."""
 
 
 class Numbered(Protocol):

@@ -32,16 +32,16 @@ class GroupMetrics(LoadTimes):
         self.offset_removals = dict.fromkeys(Removal, 0)
         """Offsets that were deleted, by reason."""
         self.rebalances = {CLASSIC: 0, CONSUMER: 0}
-        """As Kafka counts them: rebalances of classic groups that ended with an assignment, and new group epochs of groups of the
-        newer protocol."""
+        """Rebalances by group type, as Kafka counts them: rebalances of classic groups that ended with an assignment, and new
+        group epochs of groups of the newer protocol."""
         self.append = Histogram()
         """Seconds that an append and the replay of its records took."""
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
     def on_append(self, records: Iterable[GroupRecord], removal: Removal, groups: GroupTable) -> bool:
-        """Count the records of a decision. `removal`: why its offsets are deleted. `groups`: as they were before it. Returns
-        whether offsets were committed."""
+        """Count the records of a decision. `removal`: why its offsets are deleted. `groups`: the groups before its replay.
+        Returns whether offsets were committed."""
         commits = 0
         with_new_epoch: dict[str, None] = {}
         for record in records:
@@ -52,7 +52,7 @@ class GroupMetrics(LoadTimes):
                     self.offset_removals[removal] += 1
             elif record.value is not None:
                 if isinstance(record, ConsumerGroupMetadataRecord):
-                    # Twice in one decision: a group that is converted, and gets its next epoch.
+                    # A decision has two of these records if it converts a group and gives it the next epoch. They count once.
                     with_new_epoch[record.group_id] = None
                 elif isinstance(record, GroupMetadataRecord):
                     self.rebalances[CLASSIC] += _is_assigning(groups.get(record.group_id))

@@ -39,7 +39,7 @@ class GroupOffset(NamedTuple):
 
 
 class OffsetTable:
-    """Group, topic and partition -> offset."""
+    """The offset of each group, topic and partition, in both views."""
 
     def __init__(self) -> None:
         self._newest: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
@@ -78,7 +78,7 @@ class OffsetTable:
     def replay_pending(self, record: OffsetCommitRecord, log_offset: int, producer_id: int) -> None:
         """Apply a record of a transaction."""
         if record.value is None:
-            self.replay(record, log_offset)  # no writer deletes in a transaction; if one did, the tombstone would count at once
+            self.replay(record, log_offset)  # no coordinator writes tombstones in a transaction; they would take effect at once
         else:
             self.pending.add(producer_id, (record.group_id, record.topic, record.partition), record.value, log_offset)
 
@@ -91,7 +91,7 @@ class OffsetTable:
         return len(taken) if is_commit else 0
 
     def _change(self, group_id: str, topic: str, partition: int, value: CommittedOffset | None, log_offset: int) -> None:
-        """Set or remove a value. If that may still be lost, the value before it is kept as the committed one."""
+        """Set or remove a value. If the record of this change may still be lost, the previous value is kept, too."""
         before = self._newest.get(group_id, _NONE).get(topic, {}).get(partition)
         if log_offset >= self._high_watermark:
             earlier = self._earlier.setdefault(group_id, {})
@@ -119,7 +119,7 @@ class OffsetTable:
             del self._newest[group_id]
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget the values that are replaced by committed ones."""
+        """Set the high watermark, and drop the value before each record that is committed now."""
         self._high_watermark = high_watermark
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] < high_watermark:
@@ -153,7 +153,7 @@ class OffsetTable:
     # -- as far as the records are committed --------------------------------------------------------------------------
 
     def committed(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """The value of the last record below the high watermark; None if there is none, or if it was a tombstone."""
+        """The value of the position's last record below the high watermark; None without such a record, or after a tombstone."""
         earlier = self._earlier.get(group_id)
         if earlier is not None and (topic, partition) in earlier:
             return earlier[(topic, partition)][0]

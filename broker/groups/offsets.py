@@ -1,8 +1,8 @@
 """The committed offsets of the groups of one partition of `__consumer_offsets`: the rules of commits, fetches and expiry.
 
 A group id may have offsets without being in the table of groups: a consumer without a membership commits under it to keep its
-positions. That is allowed while the group has no members. A group with members accepts commits of its members only, each for the
-partitions that the member owns (KIP-1251).
+positions. That is allowed while the group has no members. A group with members accepts commits of its members only. In an older
+epoch, a member of the newer protocol may commit only for partitions that it owned then and still owns (KIP-1251).
 
 **An offset belongs to a topic, not to a name.** The record has the name of the topic, as in Kafka, and its id beside the offset.
 A topic that is deleted and recreated starts without offsets: those of the old id do not count, and are deleted. An offset without
@@ -18,7 +18,8 @@ except that a rebalance in progress does not matter, and that a member with an o
 - An operator deletes it, or its group.
 - It has expired: no member subscribes to its topic, and either the expire timestamp that the commit named has passed, or the
   retention time since the commit and since the group lost its last member. While a classic group rebalances, the coordinator does
-  not know its subscriptions, and no offset of it expires (KAFKA-13636). Nor does one whose position has a pending offset.
+  not know its subscriptions, and none of its offsets expires (KAFKA-13636). An offset whose position has a pending one does not
+  expire either.
 
 The expiry also deletes a group that has neither members nor offsets, pending ones included.
 """
@@ -65,7 +66,7 @@ class OffsetStore:
         self._table = OffsetTable()
 
     def replay(self, record: OffsetCommitRecord, offset: int) -> None:
-        """Apply a record. `offset`: where it is in the log."""
+        """Apply a record. `offset`: its offset in the log."""
         self._table.replay(record, offset)
 
     def replay_pending(self, record: OffsetCommitRecord, offset: int, producer_id: int) -> None:
@@ -73,7 +74,7 @@ class OffsetStore:
         self._table.replay_pending(record, offset, producer_id)
 
     def replay_marker(self, producer_id: int, is_commit: bool, offset: int) -> int:
-        """Apply a marker: the transaction of this producer has ended. Returns how many offsets have come into force."""
+        """Apply the end of a producer's transaction. Returns the number of its pending offsets that are committed."""
         return self._table.replay_marker(producer_id, is_commit, offset)
 
     def replay_committed(self, record: OffsetCommitRecord) -> None:
@@ -81,12 +82,12 @@ class OffsetStore:
         self._table.replay_committed(record)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Take over the partition's high watermark. The caller does so before it replays records, which bounds the number of
-        replaced values that are kept."""
+        """Set the partition's high watermark. The caller does so before it replays records, which bounds the number of earlier
+        values that the table keeps."""
         self._table.on_high_watermark(high_watermark)
 
     def groups_with_offsets(self) -> Iterator[str]:
-        """The ids that have an offset, committed, pending, or not committed yet."""
+        """The ids of groups that have an offset, pending and uncommitted ones included."""
         yield from self._table.groups
         yield from self._groups_with_pending_only()
 
@@ -94,12 +95,12 @@ class OffsetStore:
         return (group_id for group_id in self._table.pending.groups if group_id not in self._table.groups)
 
     def __len__(self) -> int:
-        """How many offsets there are, committed or not yet, without pending ones."""
+        """The number of offsets, uncommitted ones included, pending ones not."""
         return len(self._table)
 
     @property
     def group_count(self) -> int:
-        """How many ids have an offset."""
+        """The number of ids that have an offset, pending and uncommitted ones included."""
         return len(self._table.groups) + sum(1 for _ in self._groups_with_pending_only())
 
     def has_offsets(self, group_id: str) -> bool:
@@ -130,10 +131,10 @@ class OffsetStore:
         """The error code of each partition, by the rules of the group. Raises the `BrokerError` for all of them."""
         group, epoch = self._groups.get(body.group_id), body.generation_id_or_member_epoch
         if epoch < 0 and (group is None or group.is_empty):
-            # With any member id: a Java consumer keeps naming its last one after it has left, when it reads without a membership.
+            # Any member id is accepted: a Java consumer that has left and reads without a membership still sends its last one.
             return [ErrorCode.NONE] * len(body.partitions)
         if group is None:
-            has_group = body.member_id or self.has_offsets(body.group_id)  # Kafka has a group without members for offsets
+            has_group = body.member_id or self.has_offsets(body.group_id)  # in Kafka, ids with offsets are groups
             code = ErrorCode.UNKNOWN_MEMBER_ID if has_group else ErrorCode.ILLEGAL_GENERATION
             raise BrokerError(code, f"the group {body.group_id} has no members")
         partitions = [(asked.topic_id, asked.partition) for asked in body.partitions]
@@ -207,8 +208,8 @@ class OffsetStore:
         return answers
 
     def fetch_stable(self, asked: OffsetFetchGroup, image: MetadataImage) -> OffsetFetchGroupResponse:
-        """The offsets after all records, with UNSTABLE_OFFSET_COMMIT where one is pending (KIP-447). The answer counts when all
-        that the shard knows now is committed."""
+        """The offsets after all records, with UNSTABLE_OFFSET_COMMIT where one is pending (KIP-447). The caller sends the
+        response when all that the shard knows now is committed."""
         if asked.topics is not None:
             wanted = [(of.topic_id, image.topics_by_id.get(of.topic_id), n) for of in asked.topics for n in of.partitions]
         else:
@@ -243,8 +244,8 @@ class OffsetStore:
     # -- delete -------------------------------------------------------------------------------------------------------
 
     def delete(self, body: OffsetDeleteRequest, image: MetadataImage, context: RequestContext) -> Result:
-        """Delete offsets of topics to which no member is subscribed (KIP-496). Raises GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for a
-        classic group with members whose subscriptions are not known."""
+        """Delete offsets of topics to which no member is subscribed (KIP-496). Raises GROUP_ID_NOT_FOUND, and NON_EMPTY_GROUP for
+        a classic group with members whose subscriptions the coordinator cannot read."""
         group = self._groups.get(body.group_id)
         self._check_deletion(body.group_id, group)
         records: list[GroupRecord] = []
@@ -259,7 +260,7 @@ class OffsetStore:
         return Result(records, [(context.asker, OffsetDeleteResponse(partitions=answers))])
 
     def _has_position(self, key: PositionKey) -> bool:
-        """Whether there is an offset or a pending one."""
+        """Whether the position has an offset or a pending one."""
         return self._table.newest(*key) is not None or self._table.pending.has(key)
 
     def _check_deletion(self, group_id: str, group: Group | None) -> None:
@@ -331,7 +332,7 @@ class OffsetStore:
         return Result(records, removal=Removal.EXPIRATION)
 
     def _keeps_nothing(self, group_id: str, expired: int) -> bool:
-        """Whether the group has no offsets but these expired ones, pending ones included."""
+        """Whether the group has no pending offsets, and no offsets but the expired ones. `expired`: their number."""
         return not self._table.pending.positions(group_id) and expired == sum(map(len, self._table.topics(group_id).values()))
 
     def _expired(self, group_id: str, group: Group | None, now_ms: int) -> list[GroupOffset]:
@@ -366,7 +367,8 @@ def _committed(asked: OffsetCommitPartition, topic: TopicImage, retention_ms: in
 
 
 def _is_too_large(metadata: str, characters_max: int) -> bool:
-    """Kafka counts characters of UTF-16, whatever the name of the limit says. A record bounds the bytes as well."""
+    """Whether the metadata is too large. The limit counts characters of UTF-16, as in Kafka, although its key says bytes. The
+    record format limits the bytes as well."""
     characters = len(metadata.encode("utf-16-le")) // 2
     return characters > characters_max or len(metadata.encode()) > TEXT_BYTES_MAX
 
@@ -387,7 +389,7 @@ def _exists(name: str, topic_id: bytes, image: MetadataImage) -> bool:
 
 
 def _as_generation(code: int) -> ErrorCode:
-    """The code that producers know, in place of STALE_MEMBER_EPOCH (as in Kafka)."""
+    """Replace STALE_MEMBER_EPOCH by a code that producers know (as in Kafka)."""
     return ErrorCode.ILLEGAL_GENERATION if code == ErrorCode.STALE_MEMBER_EPOCH else to_code(code)
 
 

@@ -53,13 +53,13 @@ class PendingOffsets:
         self._by_group.setdefault(group_id, {}).setdefault((topic, partition), {})[producer_id] = None
 
     def supersede(self, key: PositionKey, log_offset: int) -> None:
-        """The record at `log_offset` has set the position in force: forget the pending offsets of earlier records."""
+        """Drop the pending offsets of a position that are older than the record at `log_offset`, which has set the position."""
         for producer_id in list(self._producers(key)):
             if self._by_producer[producer_id][key].log_offset < log_offset:
                 self._remove(producer_id, key)
 
     def take(self, producer_id: int) -> list[tuple[PositionKey, PendingOffset]]:
-        """Remove the offsets of a producer, whose transaction has ended; returns them in the order in which their positions were
+        """Remove and return the offsets of a producer whose transaction has ended, in the order in which their positions were
         first stored."""
         taken = list(self._by_producer.get(producer_id, {}).items())
         for key, _ in taken:

@@ -1,4 +1,4 @@
-"""What the cores of the group coordinator decide: records to append, and replies to send once they are committed."""
+"""The decisions of the group coordinator's cores: records to append, and replies to send once these are committed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Removed(NamedTuple):
 
 
 class InTransaction(NamedTuple):
-    """The producer whose transaction records belong to."""
+    """The producer to whose transaction the records of a decision belong."""
 
     producer_id: int
     producer_epoch: int
@@ -60,8 +60,8 @@ class Result:
     records: list[GroupRecord] = field(default_factory=list)
     replies: Replies = field(default_factory=list)
     on_append: Callable[[BrokerError | None], Replies] | None = None
-    """Called once, after the replay (None), or with the error of the append; returns further replies, which are sent also after a
-    failed append. For state that is in no record."""
+    """Changes state that is in no record. Called once: with None after the replay, or with the error of the append. Returns
+    further replies, which are also sent after a failed append."""
     removal: Removal = Removal.DELETION
     """The reason for the deletions of offsets in `records`."""
     removed: list[Removed] = field(default_factory=list)

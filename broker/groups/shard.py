@@ -43,7 +43,7 @@ from strandline.protocol.messages.transactions import TxnOffsetCommitRequest
 from strandline.protocol.records.batch import NO_PRODUCER_ID
 
 _EXPIRY = "expiry of offsets"
-"""The key of a deadline."""
+"""The key of the deadline at which expired offsets are deleted."""
 
 
 class GroupShard:
@@ -62,8 +62,8 @@ class GroupShard:
         self.classic_members = ClassicMembers(config, self.groups, self.deadlines, random, self.consumer, self.classic)
 
     def replay(self, record: GroupRecord, offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply a record. `offset`: its offset in the log. `producer_id`: the producer in whose transaction it is. Transactions
-        contain no other records than offset commits."""
+        """Apply a record. `offset`: its offset in the log. `producer_id`: the producer to whose transaction it belongs. Records
+        in transactions are always offset commits."""
         if isinstance(record, OffsetCommitRecord):
             if producer_id == NO_PRODUCER_ID:
                 self.offsets.replay(record, offset)
@@ -79,7 +79,7 @@ class GroupShard:
         return self.offsets.replay_marker(producer_id, is_commit, offset)
 
     def on_loaded(self, now: float, now_ms: int) -> Iterator[Result]:
-        """Start the sessions of all members after a load, and do what the previous coordinator had still to do."""
+        """Start the sessions of all members after a load, and finish what the previous coordinator had not done yet."""
         self._schedule_expiry(now)
         yield from self.consumer.on_loaded(now, now_ms)
         yield from self.classic.on_loaded(now, now_ms)
@@ -157,7 +157,7 @@ class GroupShard:
         return self.offsets.fetch_stable(asked, self.image)
 
     def list_groups(self) -> Iterator[ListedGroup]:
-        """All groups, including those that consist of committed offsets only."""
+        """All groups, including ids that have only committed offsets."""
         for group in self.groups:
             yield ListedGroup(group.group_id, group.protocol_type, group.state_name, group.group_type)
         for group_id in self.offsets.groups_with_offsets():
@@ -165,7 +165,7 @@ class GroupShard:
                 yield ListedGroup(group_id, "", "Empty", CLASSIC)
 
     def describe_classic(self, group_id: str) -> DescribedGroup:
-        """A group of the classic protocol. One that consists of committed offsets only is empty, as `list_groups` says."""
+        """A group of the classic protocol. As in `list_groups`, an id with only committed offsets is an empty group."""
         if self.groups.get(group_id) is None and self.offsets.has_offsets(group_id):
             return DescribedGroup(group_id, group_state="Empty")
         return self.classic.describe(group_id)
@@ -194,7 +194,7 @@ class GroupShard:
         return self.offsets.expire(now_ms)
 
     def take_woken(self) -> Replies:
-        """Remove and return the responses that waited for changes of their groups, if those were replayed."""
+        """Remove and return the responses that waited for changes of their groups which are replayed now."""
         return self.consumer.take_woken()
 
     def take_waiting(self) -> list[Asker]:

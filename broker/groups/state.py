@@ -28,7 +28,8 @@ class Group(Protocol):
 
     @property
     def state_name(self) -> str:
-        """As Kafka spells it: `Empty`, `Stable`, `Assigning`, `Reconciling`, `PreparingRebalance`, `CompletingRebalance`."""
+        """The state, as Kafka spells it: `Empty`, `Stable`, `Assigning`, `Reconciling`, `PreparingRebalance` or
+        `CompletingRebalance`."""
 
     @property
     def is_empty(self) -> bool:
@@ -39,7 +40,7 @@ class Group(Protocol):
 
     @property
     def empty_since_ms(self) -> int:
-        """Since when the group has no members, in ms since 1970; -1: unknown, or it has members."""
+        """The time since which the group has no members, in ms since 1970; -1: unknown, or it has members."""
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member is subscribed to this topic. True if the subscriptions are not known."""
@@ -70,7 +71,7 @@ class Group(Protocol):
 
 
 class GroupTable:
-    """Group id -> group."""
+    """The groups of one shard, by id."""
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}

@@ -41,7 +41,7 @@ class TxnOffsetCommits:
         context: Callable[[ServerRequest], RequestContext],
         is_trusted: Callable[[float], bool],
     ) -> None:
-        """`context`, `is_trusted`: those of `GroupHandlers`. `adder`: None refuses all requests."""
+        """`context`, `is_trusted`: those of `GroupHandlers`. If `adder` is None, all requests are refused."""
         self._coordinator = coordinator
         self._adder = adder
         self._context = context

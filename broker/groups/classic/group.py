@@ -12,7 +12,7 @@ a new id. `adopt` applies the record, in the coordinator that wrote it and in a 
 Stable or Empty after a load: a rebalance in progress ends with its coordinator, and the members start another one.
 
 The leader is the first member that joined. A member that does not join for a rebalance is removed at its end, unless it is
-static. If the leader has not joined, the first member that has joined for this rebalance becomes the leader.
+static. If the leader has not joined for the rebalance, the first of the members that have joined for it becomes the leader.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class State(StrEnum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-    """Only in descriptions: the group does not exist."""
+    """The state in the description of a group that does not exist."""
 
 
 _NEXT_STATES = {
@@ -67,7 +67,7 @@ class ClassicGroup:
     in this coordinator alone, and are lost with it."""
 
     def __init__(self, group_id: str, keep_alive: Callable[[ClassicGroup, ClassicMember, float], None]) -> None:
-        """`keep_alive`: restarts the session of a member at a time."""
+        """`keep_alive`: restarts the session of a member, from the loop's time on that it gets."""
         self.group_id = group_id
         self._keep_alive = keep_alive
         self.state = State.EMPTY
@@ -84,9 +84,9 @@ class ClassicGroup:
         self.protocol: str | None = None
         """The protocol of the generation, which all its members support; None without members."""
         self.leader: str | None = None
-        """None only if the group has no members."""
+        """The member id of the leader; None only if the group has no members."""
         self.members: dict[str, ClassicMember] = {}
-        """In the order in which they joined."""
+        """Member id -> member, in the order in which they joined."""
         self.static_members: dict[str, str] = {}
         """Instance id -> member id, of all static members. No two have the same instance id."""
         self.pending: dict[str, None] = {}
@@ -98,7 +98,7 @@ class ClassicGroup:
         self.unsynced: dict[str, None] = {}
         """Members that have not sent SyncGroup in this generation. Empty except in CompletingRebalance and Stable."""
         self.initial: InitialRebalance | None = None
-        """Not None in PreparingRebalance if the group was empty before it."""
+        """Set in PreparingRebalance if the group was empty before; otherwise None."""
         self._supporters: dict[str, int] = {}
         """Protocol -> the number of members that support it. No count is 0."""
         self._topics: frozenset[str] | None = None
@@ -125,7 +125,7 @@ class ClassicGroup:
 
     @property
     def empty_since_ms(self) -> int:
-        """-1 also for a group that never had members. The offsets of such a group expire by their own age."""
+        """As in `Group`; -1 also for a group that never had members. The offsets of such a group expire by their own age."""
         return self.state_since_ms if self.is_empty and self.protocol_type else -1
 
     @property
@@ -331,7 +331,7 @@ class ClassicGroup:
         self._are_topics_fresh = False
 
     def ensure_leader(self) -> bool:
-        """If the leader has not joined for the rebalance, make the first member that has joined the leader. False if no
+        """If the leader has not joined for the rebalance, let the first of the members that have joined lead. False if no
         member has joined."""
         if self.leader in self.joining:
             return True

@@ -25,7 +25,7 @@ class ClassicMember:
     """Name -> metadata of the protocols that the member supports; the preferred one first. After a load, it contains only
     the protocol of the generation, until the member joins again."""
     assignment: bytes = b""
-    """From the leader, in the newest generation whose assignments are in the log. Empty before the first one."""
+    """The assignment by the leader in the newest generation whose assignments are in the log; empty before the first one."""
     is_new: bool = False
     """The member has had no response to its first JoinGroup, so it cannot send heartbeats."""
 

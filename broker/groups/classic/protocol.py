@@ -106,8 +106,8 @@ class ClassicProtocol:
         requires_known_member_id: bool = True,
         supports_skip_assignment: bool = True,
     ) -> Result:
-        """Join, or join again. The response waits for the end of the rebalance; if the join causes none, it is sent at
-        once. The keywords are False for old versions of the request."""
+        """Join, or join again. The response waits for the end of the rebalance. If the join causes no rebalance, the response
+        is sent at once. The keywords are False for old versions of the request."""
         check_session_timeout(body, self._config)
         join = Join(body, context, protocols_of(body), requires_known_member_id, supports_skip_assignment)
         group = self._groups.get(body.group_id)
@@ -119,7 +119,7 @@ class ClassicProtocol:
 
     def _create(self, known: Group | None, join: Join) -> Result:
         """Write a record of the empty group, and then let the member join. So a coordinator that cannot write rejects the
-        member at once, and not after a rebalance. `known`: a group of the newer protocol, which is deleted if it is empty."""
+        member at once instead of after a rebalance. `known`: a group of the newer protocol, which is deleted if it is empty."""
         group_id = join.body.group_id
         if known is not None and not known.is_empty:
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group {group_id} has members of the newer protocol")
@@ -188,7 +188,7 @@ class ClassicProtocol:
         self.rebalances.join(group, member, join.context.asker, join.at, out)
 
     def _join_again(self, group: ClassicGroup, join: Join, out: Result) -> None:
-        """A pending member joins, or a member joins again: for the present rebalance, or to cause one."""
+        """Handle the JoinGroup of a pending member, or of a member that joins again."""
         body = join.body
         if body.member_id in group.pending and body.group_instance_id is None:
             self._add(group, body.member_id, join, out)
@@ -211,7 +211,7 @@ class ClassicProtocol:
     # -- static members that return -----------------------------------------------------------------------------------
 
     def _return(self, group: ClassicGroup, earlier_id: str, join: Join, out: Result) -> None:
-        """A static member joins without its id: its process has restarted."""
+        """Handle a static member that joins without its id, because its process has restarted."""
         member = join.member(self._new_member_id(join), group.members[earlier_id].assignment)
         if group.state is State.STABLE and group.select_protocol((earlier_id, join.protocols)) == group.protocol:
             self._return_quietly(group, earlier_id, member, join, out)
@@ -282,8 +282,8 @@ class ClassicProtocol:
     # -- Heartbeat and LeaveGroup -------------------------------------------------------------------------------------
 
     def heartbeat(self, body: HeartbeatRequest, context: RequestContext) -> Result:
-        """Restart the member's session. Raises REBALANCE_IN_PROGRESS if the member has to join again; its session is
-        restarted then, too."""
+        """Restart the member's session. Raises REBALANCE_IN_PROGRESS if the member must join again; the session is restarted
+        in this case, too."""
         group = self._member_of(body.group_id, body.member_id)
         member = group.check_member(body.member_id, body.group_instance_id)
         group.check_generation(body.generation_id)
@@ -393,7 +393,7 @@ def check_session_timeout(body: JoinGroupRequest, config: GroupConfig) -> None:
 
 
 def rebalance_timeout_ms(body: JoinGroupRequest) -> int:
-    """The request's rebalance timeout. The oldest version lacks the field; then it is the session timeout."""
+    """The request's rebalance timeout. In the oldest version, which does not have the field, it is the session timeout."""
     return body.rebalance_timeout_ms if body.rebalance_timeout_ms >= 0 else body.session_timeout_ms
 
 

@@ -39,7 +39,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""A constant in Kafka, too."""
+"""The time for which the JoinGroup of a new member may wait. A constant in Kafka, too."""
 
 _EXTENSION_MIN_MS = 1000
 """The first phase is extended by at least this time if no member has joined. A rebalance timeout of 0 would keep the
@@ -190,8 +190,8 @@ class Rebalances:
         out.on_append = partial(self._on_emptied, group, value)
 
     def _on_emptied(self, group: ClassicGroup, value: ClassicGroupValue, error: BrokerError | None) -> Replies:
-        """After a failed append, this coordinator has an empty group all the same, because it has removed the members. The
-        next coordinator loads the last generation, and removes its members when their sessions end."""
+        """Empty the group after a failed append, too, because this coordinator has removed its members. The next coordinator
+        loads the last generation, and removes its members when their sessions end."""
         if error is not None:
             group.adopt(value)
         return []
@@ -239,8 +239,8 @@ class Rebalances:
         return replies
 
     def _abandon_syncs(self, group: ClassicGroup, error: BrokerError, at: Moment, replies: Replies) -> None:
-        """Reject all SyncGroup requests that wait: this generation gets no assignment. The members keep the last
-        assignment that was written, because a cooperative member continues to work with it, and an upgrade must know that."""
+        """Reject all SyncGroup requests that wait: this generation gets no assignment. The members keep the last assignment
+        that was written: cooperative members continue to work with it, and an upgrade to the newer protocol depends on it."""
         replies.extend((asker, error) for _, asker in self._take_syncs(group, at))
 
     def _take_syncs(self, group: ClassicGroup, at: Moment) -> list[tuple[str, Asker]]:

@@ -12,7 +12,7 @@ offsets of a topic to which a member is subscribed do not expire and cannot be d
     generation          int32                     since 2: the one in which the partitions were owned (KIP-792)
     rack                string                    since 3; length -1: null (KIP-881)
 
-Bytes behind the known fields belong to a later version and are ignored.
+Bytes after the known fields belong to a later version and are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.broker.groups.classic.embedded import MetadataReader
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer is subscribed to, and what it owned before it joined."""
+    """The topics to which a consumer is subscribed, and the partitions that it owned before it joined."""
 
     version: int
     topics: tuple[str, ...]
@@ -32,7 +32,7 @@ class Subscription:
     owned_partitions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Topic -> partition numbers."""
     generation: int = -1
-    """-1: unknown."""
+    """The generation in which the partitions were owned; -1: unknown."""
     rack: str | None = None
 
 

@@ -5,10 +5,10 @@
     membership.py           finds the member of a heartbeat, checks its epoch, and merges its metadata
     group.py                one group: the state that its records describe
     groups.py               the groups of this type in the table that both protocols share
-    draft.py                a decision about a group while it is made: its records, and the group after them
+    draft.py                a decision about a group while it is prepared: its records, and the group after them
     reconciliation.py       the steps by which a member reaches its target assignment
     target.py               the target assignment of a group, which assignors/ compute
-    assignment_schedule.py  the times at which it is computed
+    assignment_schedule.py  the times at which the target assignment is computed
     subscriptions.py        the existing topics to which a member subscribes
     topic_changes.py        topics that are created, changed or deleted
     regex_scans.py          finds the topics that match a regular expression; regex_lookups.py runs the scans slice by slice

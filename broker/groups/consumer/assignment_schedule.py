@@ -24,7 +24,7 @@ from strandline.broker.groups.result import Result
 
 ASSIGNMENT = "assignment"
 RETRY_S = 0.5
-"""Without an interval: a target that could not be appended is computed again after this time."""
+"""If the interval is 0, a target that could not be appended is computed again after this time."""
 
 Compute = Callable[[str, float, int], Result | None]
 """Group, now in seconds and in ms -> the decision; None if the target is up to date."""
@@ -38,7 +38,7 @@ class AssignmentSchedule:
         self._deadlines = deadlines
         self._compute = compute
         self._computed_at: dict[str, float] = {}
-        """Groups whose deadline is the end of an interval -> when it began."""
+        """Groups whose deadline is the end of an interval -> the loop's time when this interval began."""
 
     def may_assign(self, group: ConsumerGroup, now: float) -> bool:
         """Whether the interval is over, or the group has no assignment yet."""
@@ -50,8 +50,8 @@ class AssignmentSchedule:
         return began_at is not None and began_at + interval_s <= now
 
     def hold(self, group_id: str, now: float) -> None:
-        """Note that the target is computed now. It is computed again at the end of the interval if it is out of date then:
-        because of a change in between, or because it could not be appended."""
+        """Record that the target is computed now. At the end of the interval it is computed again if it is out of date, because
+        of a change in between or because it could not be appended."""
         self._computed_at[group_id] = now
         self._set(group_id, now + (self._interval_s(group_id) or RETRY_S))
 

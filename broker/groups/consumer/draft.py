@@ -1,4 +1,4 @@
-"""A decision about a group while it is made: its records, and the group as it will be after their replay.
+"""A decision about a group while it is prepared: its records, and the group as it will be after their replay.
 
 The group itself does not change. The draft collects the records in the order of their replay. Later steps of the decision ask the
 draft, and not the group, for the state after the earlier steps.
@@ -58,12 +58,12 @@ class Draft:
         """Topic -> the change of `ConsumerGroup.topic_counts`."""
         self._regex_changes: dict[str, int] = {}
         self.on_append: OnAppend | None = None
-        """Called like `Result.on_append`, for what the decision changes beyond the records."""
+        """Called like `Result.on_append`: changes the state that is in no record."""
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def put_metadata(self, member: Member, metadata: MemberMetadataValue) -> None:
-        """Add a member, or change its metadata. `member` has the metadata before."""
+        """Add a member, or change its metadata. `member`: the member with its previous metadata."""
         self._count(member.metadata if self._has(member.member_id) else NO_METADATA, -1)
         self._count(metadata, 1)
         self._updated[member.member_id] = replace(member, metadata=metadata)
@@ -108,7 +108,7 @@ class Draft:
         self.records.append(RegularExpressionRecord(self.group.group_id, regex, value))
 
     def drop_unused_regexes(self) -> None:
-        """Drop the topics of expressions with which no member subscribes any more."""
+        """Drop the topics of expressions that are no longer in any member's subscription."""
         counts = self.group.regex_counts
         for regex in sorted(self._regex_changes):
             if counts[regex] + self._regex_changes[regex] <= 0 and regex in self.group.resolved:
@@ -162,7 +162,7 @@ class Draft:
         return Subscriptions(self.image, self._all_resolved() if self._resolved else self.group.resolved)
 
     def is_metadata_changed(self) -> bool:
-        """Whether the subscribed topics have changed since the group's epoch began, or one of them has."""
+        """Whether the set of subscribed topics, or one of these topics, has changed since the group's epoch began."""
         return self.metadata_hash() != self.group.metadata_hash
 
     def metadata_hash(self) -> int:

@@ -62,7 +62,7 @@ class Member:
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol."""
+        """Whether the member speaks the classic protocol."""
         return self.metadata.classic_member_metadata is not None
 
     @property
@@ -76,8 +76,8 @@ class Member:
         return self.current.state is MemberState.STABLE and self.current.member_epoch == assignment_epoch
 
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
-        """The member epoch in which the partition was assigned; None if the member does not own it. It owns a partition that it
-        has to revoke until it has done so."""
+        """The member epoch in which the partition was assigned; None if the member does not own it. The member owns a partition
+        that it has to revoke until it has revoked it."""
         for partitions in self.current.assigned, self.current.pending_revocation:
             epoch = partitions.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -95,9 +95,9 @@ class ConsumerGroup:
         self.group_id = group_id
         self.epoch = 0
         self.metadata_hash = 0
-        """Of the subscribed topics, as they were when `epoch` began (`subscriptions.py`)."""
+        """The hash of the subscribed topics, as they were when `epoch` began (`subscriptions.py`)."""
         self.assignment_epoch = 0
-        """<= `epoch`."""
+        """The group epoch for which the target assignment was computed; at most `epoch`."""
         self.assignment_timestamp = 0
         """When the target assignment was computed, in ms since 1970."""
         self.members: dict[str, Member] = {}
@@ -160,8 +160,8 @@ class ConsumerGroup:
         *,
         is_transactional: bool = False,
     ) -> list[int]:
-        """A member may commit in an older epoch, for partitions that it owned then and still owns (KIP-1251). If the request
-        names another partition, Kafka refuses all of them; here the others are committed."""
+        """A member may commit in its epoch for any partition, and in an older epoch for partitions that it owned then and still
+        owns (KIP-1251). If the request names another partition, Kafka refuses all of them; here only that one is refused."""
         if epoch < 0 and not self.members:
             return [ErrorCode.NONE] * len(partitions)
         member = self.member(member_id)

@@ -16,7 +16,7 @@ class ConsumerGroups:
         self._table = table
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
-        """The groups of this moment: the table may change during the iteration."""
+        """Iterate over a copy of the present groups, because the table may change during the iteration."""
         return iter([group for group in self._table if isinstance(group, ConsumerGroup)])
 
     def get(self, group_id: str) -> ConsumerGroup | None:
@@ -35,7 +35,8 @@ class ConsumerGroups:
         return None if group is None else group.members.get(member_id)
 
     def get_or_add(self, group_id: str) -> ConsumerGroup:
-        """For the replay of a record. A group of the other type with this id has been deleted: the record is newer."""
+        """The group of a record that is replayed; created if there is none. A classic group with this id is replaced, because the
+        record is newer."""
         group = self.get(group_id)
         if group is None:
             group = ConsumerGroup(group_id)

@@ -1,7 +1,7 @@
 """The deadlines of members: the end of the session, and of the rebalance timeout.
 
-Each heartbeat restarts the session. If the connection of a member breaks, and the member is one that sends the next heartbeat at
-once in this case, its session is shortened: a member that is silent then has crashed.
+Each heartbeat restarts the session. Some members promise to send the next heartbeat at once if their connection breaks
+(`returns_at_once`). When that happens, their sessions are shortened: a member that stays silent has crashed.
 
 **A shorter session** (`group_config_manager.py`) begins when the member knows it. If the response with the new session timeout is
 lost, the member reads its partitions until its previous session ends:
@@ -36,7 +36,7 @@ IsRevoking = Callable[[str, str, int], bool]
 
 
 class MemberTimers:
-    """(group, member) -> its deadlines."""
+    """The sessions and rebalance timeouts of the members of one shard."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class MemberTimers:
         self._returning: dict[tuple[str, str], None] = {}
         """The members whose last heartbeats had `returns_at_once`."""
         self._shortened: dict[tuple[str, str], float] = {}
-        """Members whose sessions end later than by their last responses -> the end by the last response."""
+        """Members that may rely on a longer session than that of the last response -> the session end by the last response."""
 
     def start_session(self, group_id: str, member_id: str, now: float, timeout_ms: int | None = None) -> None:
         """Start the session of a member that does not rely on a longer one. `timeout_ms`: the session timeout of a member of the
@@ -69,7 +69,8 @@ class MemberTimers:
         self._set_session(group_id, member_id, now + self._settings.session_to_resume_ms(group_id, now) / 1000)
 
     def extend_session(self, group_id: str, member_id: str, now: float, *, knows_last_answer: bool) -> None:
-        """Extend the session of a member that may own partitions, because it has sent a heartbeat."""
+        """Extend the session of a member that may own partitions, because it has sent a heartbeat. `knows_last_answer`: it has
+        received the response to its previous heartbeat."""
         key, due = (group_id, member_id), self._session_end(group_id, now)
         present = self._deadlines.due_at((SESSION, group_id, member_id))
         if present is None or present <= due:

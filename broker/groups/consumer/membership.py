@@ -2,14 +2,14 @@
 
 The epoch of a heartbeat:
 
-    0                     the member joins. If the group has it already, the response to its join was lost, or it was fenced and
-                          has lost all partitions. It keeps its epoch and assignment (KAFKA-19233)
+    0                     the member joins. If the group has the member already, the response to its join was lost, or it was
+                          fenced and has lost all partitions. It keeps its epoch and assignment (KAFKA-19233)
     the present epoch     the usual case
     the previous epoch    the response with the present epoch was lost. Accepted if the member owns nothing that it may not own
     any other             FENCED_MEMBER_EPOCH: the member loses its partitions and joins again
 
-A static member has an instance id, which only one member of the group may have. If that member has left for a moment, a new
-process takes over its partitions; otherwise the new process gets UNRELEASED_INSTANCE_ID.
+A static member has an instance id, which only one member of the group may have. If that member has left for a moment or speaks
+the classic protocol, a new process takes over its partitions; otherwise the new process gets UNRELEASED_INSTANCE_ID.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _find_static(body: ConsumerGroupHeartbeatRequest, instance_id: str, draft: D
     if holder is None:
         return draft.group.members.get(body.member_id) or _new_member(body, draft.group, size_max)
     if holder.member_id == body.member_id:
-        # The same process: the response to its join was lost, it was fenced, or it has left for a moment. Kafka answers the first
-        # two with UNRELEASED_INSTANCE_ID.
+        # It is the same process: the response to its join was lost, it was fenced, or it has left for a moment. In the first two
+        # cases, Kafka answers with UNRELEASED_INSTANCE_ID.
         return holder
     if holder.epoch != LEAVE_FOR_A_MOMENT and not holder.is_classic:
         raise BrokerError(ErrorCode.UNRELEASED_INSTANCE_ID, f"the member {holder.member_id} has the instance id {instance_id}")
@@ -86,7 +86,7 @@ def find_leaving(group: ConsumerGroup, leaving: LeavingMember) -> Member:
 
 
 def check_epoch(member: Member, body: ConsumerGroupHeartbeatRequest) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the epoch of the heartbeat is one of those above."""
+    """Raise FENCED_MEMBER_EPOCH unless the epoch of the heartbeat is one that the top of this file permits."""
     epoch, current = body.member_epoch, member.current
     if epoch in (current.member_epoch, JOIN):
         return
@@ -157,7 +157,7 @@ def _numbers(assigned: PartitionEpochs) -> dict[bytes, Set[int]]:
 
 
 def left_for_a_moment(current: CurrentAssignmentValue) -> CurrentAssignmentValue:
-    """The assignment of a static member that is away. The partitions that it had to revoke are free. The others get the
-    assignment epoch 0, so that the process that returns may commit for them in any epoch of its own."""
+    """The assignment of a static member that is away. The partitions that it had to revoke are free. Its other partitions get
+    the assignment epoch 0, so that the process that returns may commit for them in any epoch of its own."""
     assigned = {topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in current.assigned.items()}
     return replace(current, member_epoch=LEAVE_FOR_A_MOMENT, assigned=assigned, pending_revocation={})

@@ -1,20 +1,21 @@
-"""Heartbeats that wait for a change, so that a member learns of it at once, and not with its next heartbeat.
+"""Heartbeats that wait for a change, so that a member gets it at once instead of with its next regular heartbeat.
 
-In KIP-848 the members send heartbeats at an interval. With an interval of seconds, each step of a rebalance takes seconds: one
-heartbeat tells a member its new target, a later one that it has revoked a partition, and only then does another member get the
-partition with its own next heartbeat. Strandline's client therefore sends heartbeats that may wait (`max_wait_ms`): if nothing
-has changed, the coordinator delays the response until something has, or until the wait is over; then the next heartbeat follows
-at once. A group at rest sends one request per interval, as without the wait. Kafka's clients do not wait.
+In KIP-848 the members send heartbeats at an interval. With an interval of seconds, each step of a rebalance takes seconds: with
+one heartbeat a member receives its new target, with a later one it reports that it has revoked a partition, and only then does
+another member get the partition with its own next heartbeat. Strandline's client therefore sends heartbeats that may wait
+(`max_wait_ms`): if nothing has changed, the coordinator delays the response until something changes or the wait is over. Then the
+member sends the next heartbeat at once. A group at rest sends one request per interval, as without the wait. Heartbeats of
+Kafka's clients do not wait.
 
 A heartbeat is answered early when
 
 - the group has another target assignment than it had when the heartbeat began to wait,
 - a partition that the member waits for is free,
-- the group has the classic protocol by now, or is gone, or the member is,
+- the group was converted to the classic protocol or deleted, or the member was removed,
 - the member sends another heartbeat.
 
-An early response has no new state: it only makes the member send its next heartbeat. So all decisions about a member are those of
-`protocol.py`.
+An early response has no new state: it only makes the member send its next heartbeat. So `protocol.py` alone decides about
+members.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ class ParkedHeartbeats:
         self._groups = groups
         self._deadlines = deadlines
         self._parked: dict[str, dict[str, ParkedHeartbeat]] = {}
-        """Group -> member -> its heartbeat. No group is empty."""
+        """Group -> member -> its heartbeat that waits. No group is empty."""
         self._missing: dict[str, dict[str, tuple[TopicIdPartition, ...]]] = {}
         """Group -> member -> the partitions of its target that other members owned when its heartbeat began to wait. Members that
         miss none are left out, so that a record does not cost a check of each member of a large group. No group is empty."""
         self._changed: dict[str, None] = {}
-        """The groups with parked heartbeats of which a record was replayed."""
+        """The groups with parked heartbeats of which a record was replayed since the last `take_woken`."""
 
     def __len__(self) -> int:
         return sum(map(len, self._parked.values()))
@@ -89,7 +90,7 @@ class ParkedHeartbeats:
         return [(parked.asker, parked.response)]
 
     def on_record(self, group_id: str) -> None:
-        """Remember that a record of the group was replayed, for `take_woken`."""
+        """Note that a record of the group was replayed. The next `take_woken` checks the group."""
         if group_id in self._parked:
             self._changed[group_id] = None
 

@@ -3,7 +3,7 @@
 A member uses heartbeats for everything: to join, to report what it owns and what it subscribes to, to receive its assignment, and
 to leave. A heartbeat takes three steps, each only if it is needed:
 
-    subscription      the member is new, or its metadata has changed. If its subscription has, the group's epoch rises
+    subscription      the member is new, or its metadata has changed. If its subscription has changed, the group's epoch rises
     target            the target assignment is older than the group's epoch: compute it (`assignment_schedule.py`)
     reconciliation    the member has not reached its target: take its next step (`reconciliation.py`)
 
@@ -102,7 +102,7 @@ class ConsumerProtocol:
         """`settings`: the configuration of each group; by default that of `config`."""
         self._settings = settings or GroupConfigManager(config)
         self.conversions: Conversions | None = None
-        """Set by the shard. Without it, a group with members keeps its type."""
+        """Set by `ClassicMembers`. If it is None, a group with members keeps its type."""
         self._config = config
         self._table = groups
         self._groups = ConsumerGroups(groups)
@@ -228,8 +228,8 @@ class ConsumerProtocol:
     ) -> tuple[CurrentAssignmentValue, TargetAssignment]:
         """Take the three steps of a heartbeat. Returns the member's assignment after them, and the target assignment.
 
-        `before`: the member, or a new one. `metadata`: its metadata in the request, the same object if it has not changed.
-        `owned`: the partitions that it owns by the request."""
+        `before`: the member before the heartbeat, or a new one. `metadata`: its metadata after the request, the same object if
+        nothing has changed. `owned`: the partitions that it reports as its own."""
         subscription_changed = self._update_subscription(draft, before, metadata, context)
         target = self._current_target(draft, before.member_id, context)
         member = replace(before, metadata=metadata)
@@ -256,7 +256,7 @@ class ConsumerProtocol:
             draft.drop_unused_regexes()
         looked_up = regex is not None and regex not in group.resolved and self._topics.look_up(draft, regex, context)
         self._topics.repeat_failed_look_up(group, context.now)
-        # For an expression whose topics are not known yet, the epoch rises when they are.
+        # If the topics of a new expression are not known yet, the epoch rises when they are.
         is_known = looked_up or regex is None or regex in group.resolved
         if group.epoch == 0 or names_changed or looked_up or (regex_changed and is_known) or draft.is_metadata_changed():
             draft.bump_epoch()

@@ -2,7 +2,7 @@
 
     STABLE                   the member owns all partitions that it may own in its epoch
     UNREVOKED_PARTITIONS     it still owns partitions that it has to revoke. It stays in its epoch, and gets no partition, until a
-                             heartbeat reports what it owns and none of them is among it
+                             heartbeat reports the partitions that it owns, without these
     UNRELEASED_PARTITIONS    it has reached the epoch of the target assignment, and waits for partitions that other members own
 
     STABLE ----------------> UNREVOKED      it owns partitions that are not in its target
@@ -11,8 +11,8 @@
     all three -------------> STABLE         it has nothing to revoke, and all partitions of its target are free
 
 So a member that loses some partitions and gets others revokes the former in its old epoch, and gets the latter in the new one. A
-partition is free if no other member owns it. The target may be older than the subscription of the member: topics to which it does
-not subscribe any more do not count.
+partition is free if no other member owns it. The target may be older than the subscription of the member: topics to which the
+member no longer subscribes do not count.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Target:
 def reconcile(
     current: CurrentAssignmentValue, target: Target, owned: Owned, *, subscription_changed: bool
 ) -> CurrentAssignmentValue:
-    """The member's next assignment; `current` itself if it cannot take a step. `subscription_changed`: with this heartbeat."""
+    """The member's next assignment; `current` itself if it cannot take a step. `subscription_changed`: whether this heartbeat has
+    changed the subscription."""
     if current.state is MemberState.STABLE and current.member_epoch == target.epoch:
         return _drop_unsubscribed(current, target, owned) if subscription_changed else current
     if current.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(owned, current.pending_revocation):
@@ -63,7 +64,7 @@ def _advance(current: CurrentAssignmentValue, target: Target, owned: Owned) -> C
 
 
 def _drop_unsubscribed(current: CurrentAssignmentValue, target: Target, owned: Owned) -> CurrentAssignmentValue:
-    """Revoke the topics to which the member does not subscribe any more, without waiting for the next target."""
+    """Revoke the topics to which the member no longer subscribes, without waiting for the next target."""
     dropped = {topic_id: numbers for topic_id, numbers in current.assigned.items() if topic_id not in target.topics}
     if not dropped:
         return current

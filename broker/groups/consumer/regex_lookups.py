@@ -21,7 +21,7 @@ OnFinished = Callable[[str, RegexScan, float, int], Result | None]
 
 
 class RegexLookups:
-    """Group -> its scan. The scans take turns, slice by slice."""
+    """The scans in progress, one per group. They take turns, slice by slice."""
 
     def __init__(self, deadlines: Deadlines, on_finished: OnFinished) -> None:
         self._deadlines = deadlines
@@ -47,8 +47,8 @@ class RegexLookups:
         now: float,
     ) -> RegexScan | None:
         """Look up the group's expressions among topics that were created or deleted; returns the scan if it is finished. `known`:
-        the previous topics of the expressions. A look-up in progress gets `names`, too; if it lacks one of the expressions, it
-        starts again with all."""
+        the previous topics of the expressions. A look-up in progress gets `names`, too; if it does not contain all of these
+        expressions, it starts again with them."""
         scan = self._scans.get(group_id)
         if scan is None:
             return self._begin(group_id, RegexScan(known, names, known), now)

@@ -2,11 +2,11 @@
 
 Expressions have RE2's syntax, and RE2 matches them in linear time: in at most about 4 ns per character of the name and
 instruction of the compiled expression. Both have a bound, and a slice ends after `SLICE_COST` of their product: after 4 ms at
-the latest, or about a thousand names with an ordinary expression. (Python's `re` is another language, and some of its
-expressions run for ever.)
+the latest, or about a thousand names with an ordinary expression. (Python's `re` has another syntax, and some of its expressions
+take exponential time.)
 
-An expression must match the whole name. Internal topics never match, because `.*` does not mean them. (In Kafka 4.3 they do: a
-member with `.*` gets `__consumer_offsets`, too, unless it may not describe that topic.)
+An expression must match the whole name. Internal topics never match, because `.*` is not meant to include them. (In Kafka 4.3
+they match: a member with `.*` gets `__consumer_offsets`, too, unless it may not describe that topic.)
 
 A scan matches one name after the other. Topics that are created or deleted during the scan are added at its end. The result
 contains the topics that exist at the end of the scan.
@@ -26,7 +26,7 @@ LENGTH_MAX = 4096
 UNICODE_CLASSES_MAX = 10
 """RE2 needs a millisecond for each class such as `\\pL`, and names of topics are ASCII."""
 RE2_MEMORY_MAX = 1024 * 1024
-"""With this bound, RE2 rejects an expression that needs too many instructions before it has made them all."""
+"""With this bound, RE2 rejects an expression that needs too many instructions before it has generated all of them."""
 PROGRAM_SIZE_MAX = 10_000
 """The instructions of a compiled expression: enough for an alternative of several hundred names. With these four bounds, RE2
 compiles an expression in less than 50 ms."""
@@ -36,7 +36,7 @@ _CALL_COST = 250
 
 
 def compile_regex(regex: str) -> Any:
-    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION. RE2 is imported with the first one, and caches some."""
+    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION. `re2` is imported at the first call; it caches expressions."""
     import re2
 
     if len(regex) > LENGTH_MAX:
@@ -66,7 +66,7 @@ class RegexScan:
     """One look-up of some expressions of a group."""
 
     def __init__(self, regexes: Iterable[str], names: Iterable[str], known: Mapping[str, RegularExpressionValue]) -> None:
-        """`names`: the topics to look at. `known`: the topics that match among all others."""
+        """`names`: the topics to match. `known`: the topics that match among all others."""
         self.regexes = tuple(sorted(dict.fromkeys(regexes)))
         self._names = list(names)
         self._next = 0
@@ -77,11 +77,11 @@ class RegexScan:
         }
 
     def add(self, names: Iterable[str]) -> None:
-        """Look at these topics as well, or again."""
+        """Match these topics as well, or once more."""
         self._names.extend(names)
 
     def advance(self) -> bool:
-        """Look at a slice of the names; True if none is left."""
+        """Match a slice of the names; True if none is left."""
         cost = 0
         while self._next < len(self._names):
             if cost >= SLICE_COST:
@@ -105,7 +105,7 @@ class RegexScan:
 
 
 def _compiled(regex: str) -> Any:
-    """The compiled expression; None for one that was stored and is no longer accepted, which matches no topic."""
+    """The compiled expression; None for a stored one that is no longer accepted, which matches no topic."""
     try:
         return compile_regex(regex)
     except BrokerError:

@@ -10,7 +10,7 @@ from strandline.protocol.messages.groups import ConsumerGroupHeartbeatRequest
 JOIN = 0
 LEAVE = -1
 LEAVE_FOR_A_MOMENT = -2
-"""A static member leaves and is going to return. Its partitions are not assigned again before its session ends."""
+"""A static member leaves and is going to return. No other member gets its partitions before its session ends."""
 
 
 def check_heartbeat(body: ConsumerGroupHeartbeatRequest, assignors: Container[str]) -> None:
@@ -39,7 +39,7 @@ def _names(body: ConsumerGroupHeartbeatRequest) -> Iterable[tuple[str, str | Non
 
 
 def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
-    """A member may join with an empty subscription, but not without one."""
+    """Check the fields that a join must set. The subscription may be empty, but not missing."""
     if body.rebalance_timeout_ms == -1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a member that joins must set rebalance_timeout_ms")
     if body.topic_partitions is None or body.topic_partitions:

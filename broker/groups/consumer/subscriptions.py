@@ -1,4 +1,4 @@
-"""The existing topics to which a member subscribes, and the hash by which a change of them is noticed.
+"""The existing topics to which a member subscribes, and the hash that shows whether they have changed.
 
 A member subscribes by names, by a regular expression, or by both. The topics of an expression are in a record (`regex_scans.py`
 looks them up). A topic that does not exist is left out, and so is an expression whose topics are not known yet.
@@ -21,7 +21,7 @@ class Subscriptions:
         self._image = image
         self._resolved = resolved
         self._topics: dict[tuple[tuple[str, ...], str | None], TopicIds] = {}
-        """Most members of a group subscribe to the same topics."""
+        """A cache: most members of a group subscribe to the same topics."""
 
     def topics_of(self, metadata: MemberMetadataValue) -> TopicIds:
         """The topics to which the member subscribes."""

@@ -1,7 +1,7 @@
 """The target assignment of a group: the partitions that each member is to own in the group's epoch.
 
-The assignor that most members request computes it from the previous one. Its records: one for each member whose partitions change
-or that had no target, and one for the epoch.
+The assignor that most members request computes it from the previous one. It is written as one record for each member whose
+partitions change or that had no target, and one record for the epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandline.controller.metadata.image import MetadataImage
 class TargetAssignment:
     epoch: int
     partitions: Mapping[str, Partitions]
-    """Member id -> the partitions that it is to own. A member that is missing is to own none."""
+    """Member id -> the partitions that it is to own. A member that is not in it is to own none."""
 
     def of(self, member_id: str) -> Partitions:
         return self.partitions.get(member_id, {})

@@ -84,7 +84,7 @@ class TopicChanges:
 
     def decision(self, draft: Draft, replies: Replies) -> Result:
         """The decision of a draft that has compared the metadata of its group. If it cannot be appended, the next heartbeat
-        compares them again, and topics that were looked up for it are looked up again."""
+        compares the metadata again, and topics that were looked up for the decision are looked up again."""
         return Result(draft.records, replies, partial(self._on_append, draft))
 
     def _on_append(self, draft: Draft, error: BrokerError | None) -> Replies:
@@ -101,8 +101,8 @@ class TopicChanges:
         return group_id in self._lookups
 
     def look_up(self, draft: Draft, regex: str, context: RequestContext) -> bool:
-        """Look up the topics of an expression that the group has no topics for, and put them into the draft. False if that takes
-        longer; then the group's epoch rises when they are known. Raises INVALID_REGULAR_EXPRESSION."""
+        """Look up the topics of an expression that the group has no topics for, and put them into the draft. Returns False if
+        this takes longer; the group's epoch then rises when the topics are known. Raises INVALID_REGULAR_EXPRESSION."""
         group = draft.group
         compile_regex(regex)
         if group.group_id in self._lookups and group.regex_counts[regex]:

@@ -11,7 +11,7 @@ are allowed.
     assignment.py         the assignment of the embedded protocol `consumer`
     upgrade.py            converts a classic group
     downgrade.py          converts a group of the newer protocol
-    conversions.py        decides whether a group is converted, and updates what is in no record
+    conversions.py        decides whether a group is converted, and updates the state that is in no record
     classic_members.py    JoinGroup, SyncGroup and Heartbeat of classic members in a group of the newer protocol
     timers.py             the deadlines of these members for JoinGroup and SyncGroup
 

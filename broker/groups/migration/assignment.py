@@ -51,12 +51,12 @@ def encode_assignment(version: int, partitions: Mapping[str, Collection[int]]) -
 
 
 def by_id(partitions: Mapping[str, Collection[int]], image: MetadataImage) -> Partitions:
-    """Topic names -> topic ids. Topics that do not exist are left out."""
+    """Replace topic names by topic ids. Topics that do not exist are left out."""
     ids = {name: topic.topic_id for name in partitions if (topic := image.topic(name)) is not None}
     return {topic_id: frozenset(partitions[name]) for name, topic_id in ids.items() if partitions[name]}
 
 
 def by_name(partitions: Mapping[bytes, Collection[int]], image: MetadataImage) -> dict[str, Collection[int]]:
-    """Topic ids -> topic names. Topics that do not exist any more are left out."""
+    """Replace topic ids by topic names. Topics that no longer exist are left out."""
     topics = image.topics_by_id
     return {topics[topic_id].name: numbers for topic_id, numbers in partitions.items() if topic_id in topics}

@@ -1,4 +1,4 @@
-"""Decides whether a group is converted to the other protocol, and updates what is in no record.
+"""Decides whether a group is converted to the other protocol, and updates the state that is in no record.
 
 A conversion is one append: the tombstones of the old group, followed by the records of the new group. If the append fails,
 the old group stays. After an upgrade, JoinGroup and SyncGroup requests that wait are answered with REBALANCE_IN_PROGRESS,

@@ -6,7 +6,7 @@ own their targets, the conversion changes nothing for them.
 If the group must rebalance, because a member has left or does not own its target yet, the record has no leader. A
 rebalance is in no record. So another coordinator that loaded the record before the end of the rebalance would have a
 stable group, and no member would read some of the partitions. Because the record has no leader, it starts the rebalance.
-(In Kafka, the record has a leader, and the other coordinator does not.)
+(In Kafka, the record has a leader, and the other coordinator starts no rebalance.)
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ JOIN, SYNC = "join of a classic member", "sync of a classic member"
 
 
 class ClassicMemberTimers:
-    """(group, member) -> its deadlines."""
+    """The deadlines of classic members for JoinGroup and SyncGroup."""
 
     def __init__(self, deadlines: Deadlines, groups: ConsumerGroups, remove_member: RemoveMember) -> None:
         self._deadlines = deadlines
@@ -53,6 +53,6 @@ class ClassicMemberTimers:
         member = self._groups.member(group_id, member_id)
         if member is None or not member.is_classic:
             return None
-        # If the removal cannot be appended, repeat it. Otherwise the member does not exist any more.
+        # Repeats the removal if it cannot be appended. Otherwise the member no longer exists then.
         self._set(kind, group_id, member_id, now + RETRY_S)
         return self._remove_member(group_id, member_id, now, now_ms)

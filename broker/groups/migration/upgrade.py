@@ -100,8 +100,8 @@ def _assigned(member: ClassicMember, image: MetadataImage) -> Partitions:
 
 
 def _subscription(member: ClassicMember, protocol: str | None) -> Subscription:
-    """All protocols of a member contain the same subscription. If the member has joined for the next generation, it may
-    not support the present protocol any more."""
+    """The member's subscription, which all of its protocols contain. A member that has joined for the next generation may no
+    longer support the present protocol. Raises `CannotUpgrade`."""
     name = protocol if protocol in member.protocols else next(iter(member.protocols))
     try:
         return parse_subscription(member.metadata(name))

@@ -1,4 +1,4 @@
-"""The values that groups of both types or the classic one have: OffsetCommit and GroupMetadata.
+"""The values of OffsetCommit records, which groups of both types have, and of GroupMetadata records, which are of classic groups.
 
 OffsetCommitValue       v0   int64 offset | string metadata | int64 commit timestamp
                         v1   ... | int64 expire timestamp
@@ -6,7 +6,7 @@ OffsetCommitValue       v0   int64 offset | string metadata | int64 commit times
                         v3   int64 offset | int32 leader epoch | string metadata | int64 commit timestamp
                         v4   as v3, flexible | tag 0: uuid topic id
 
-Version 4 is written, and version 1 for an offset with an expire timestamp, because no other one has that. Version 1 has
+Version 4 is written, and version 1 for an offset with an expire timestamp, because only version 1 has that field. Version 1 has
 neither a leader epoch nor a topic id; they are lost, as in Kafka.
 
 GroupMetadataValue      v0   string protocol type | int32 generation | nullable string protocol | nullable string leader

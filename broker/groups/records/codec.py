@@ -62,7 +62,7 @@ class _Form:
     write: Callable[[Writer, Any, int], None]
     read: Callable[[Reader, int], Any]
     version_max: int = 0
-    """The newest version that can be read. All versions from 0 on can."""
+    """The newest version that can be read. All earlier ones can be read, too."""
     written: Callable[[Any], int] = lambda value: 0
     """The version that is written for a value."""
     flexible_from: int = 0
@@ -139,7 +139,8 @@ _BY_TYPE = {0: _OFFSET_COMMIT, **{form.type: form for form in _FORMS}}
 
 
 def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """Key and value. Raises INVALID_REQUEST if a string of a request is longer than a record can hold, 32767 bytes."""
+    """The key and value as bytes. Raises INVALID_REQUEST if a string of a request is longer than a record can hold, 32767
+    bytes."""
     form = _BY_RECORD[type(record)]
     return form.encode_key(record), None if record.value is None else form.encode_value(record.value)
 

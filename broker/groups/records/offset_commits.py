@@ -1,4 +1,4 @@
-"""OffsetCommit records in the form that they nearly always have, decoded by position: a load reads millions of them.
+"""Decodes OffsetCommit records of the most frequent form by the positions of their fields: a load may read millions of them.
 
     key      int16 type 0 or 1 | int16 size | group | int16 size | topic | int32 partition
     value    int16 version 4 | int64 offset | int32 leader epoch | uint8 size + 1 | metadata | int64 commit timestamp
@@ -28,7 +28,7 @@ _GROUP_AT = 4
 
 
 def decode_offset_commit(key: bytes, value: bytes | None) -> OffsetCommitRecord:
-    """The record with this key, which is of one of the `OFFSET_COMMIT_TYPES`. Raises `MalformedRecord`."""
+    """The record with this key, whose type is one of `OFFSET_COMMIT_TYPES`. Raises `MalformedRecord`."""
     try:
         group_end = _GROUP_AT + _SIZE.unpack_from(key, 2)[0]
         topic_at = group_end + 2
@@ -45,7 +45,7 @@ def decode_offset_commit(key: bytes, value: bytes | None) -> OffsetCommitRecord:
 
 
 def _decode_value(value: bytes) -> CommittedOffset | None:
-    """The offset in a value; None if the value has another form than the one above."""
+    """The offset in a value; None if the value does not have the form that is described at the top."""
     metadata_size = len(value) - _HEAD.size - _TAIL.size
     if not 0 <= metadata_size <= _METADATA_MAX:
         return None
@@ -58,7 +58,8 @@ def _decode_value(value: bytes) -> CommittedOffset | None:
 
 
 def only_record(data: bytes) -> tuple[bytes, bytes] | None:
-    """Key and value of the only record of a batch whose records are `data`; None if it has another form than the one above."""
+    """Key and value of the only record of a batch; None if the batch does not have the form that is described at the top.
+    `data`: the bytes after the batch header."""
     try:
         at = 1 if data[0] < 0x80 else 2
         key_at, key_end = _field(data, at + 3)
@@ -71,7 +72,7 @@ def only_record(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int]:
-    """The start and end of a field's content. The end is before the start if the field has another form."""
+    """The start and end of a field's content. The end is before the start if the field is null or longer than 8191 bytes."""
     size, at = data[at], at + 1
     if size >= 0x80:
         size, at = size & 0x7F | data[at] << 7, at + 1

@@ -34,23 +34,23 @@ class MemberState(IntEnum):
     """The progress of a member of the newer protocol towards its target assignment. The numbers are in the records."""
 
     STABLE = 0
-    """It has all that it may have in its epoch."""
+    """The member owns all that it may own in its epoch."""
     UNREVOKED_PARTITIONS = 1
-    """It still owns partitions that it has to give up, and stays in its epoch until it has."""
+    """The member still owns partitions that it has to give up, and stays in its epoch until it has done so."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that other members still own."""
+    """The member waits for partitions that other members still own."""
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
     """A position of a group in one partition: the offset of the next record to read.
 
-    A broker may hold a million of them, so the garbage collector does not look at them: they refer to no containers."""
+    A broker may hold a million of them, so the garbage collector does not track them: they refer to no containers."""
 
     offset: int
     leader_epoch: int = -1
     """The leader epoch of the record before the offset; -1: unknown."""
     metadata: str = ""
-    """A note of the program that committed."""
+    """A text that the program stores with the offset."""
     commit_timestamp: int = -1
     """When it was committed, in ms since 1970."""
     expire_timestamp: int = -1
@@ -170,7 +170,7 @@ class TargetAssignmentMemberRecord:
 class CurrentAssignmentValue:
     member_epoch: int
     previous_member_epoch: int
-    """The epoch before the last advance: a member whose response was lost repeats it."""
+    """The epoch before the last advance. A member that did not receive the new epoch still sends this one."""
     state: MemberState
     assigned: PartitionEpochs
     pending_revocation: PartitionEpochs

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
 TEXT_BYTES_MAX = 0x7FFF
-"""The longest string. Flexible versions could write a longer one, but Kafka's classes would not read it."""
+"""The maximum length of a string. Flexible versions could contain a longer one, but Kafka's classes would not read it."""
 
 
 class MalformedRecord(ValueError):
@@ -100,7 +100,7 @@ class Reader:
         return self._take(_not_null(None if length < 0 else length))
 
     def items(self, read: Callable[[], T]) -> list[T]:
-        """An array; `read` reads one item."""
+        """Read an array. `read`: reads one item."""
         return _not_null(self.nullable_items(read))
 
     def nullable_items(self, read: Callable[[], T]) -> list[T] | None:
@@ -113,7 +113,7 @@ class Reader:
         return [read() for _ in range(count)]
 
     def tags(self) -> dict[int, Reader]:
-        """The tagged fields at the end of a struct, by tag; none in an inflexible version."""
+        """Read the tagged fields at the end of a struct, by tag; none in an inflexible version."""
         count = self.varint() if self.is_flexible else 0
         return dict(self._tag() for _ in range(count))
 
@@ -191,7 +191,7 @@ class Writer:
         self._data.append(value)
 
     def text(self, value: str | None) -> None:
-        """A string, which may be null. Raises INVALID_REQUEST for one that no record can hold."""
+        """Write a string, which may be null. Raises INVALID_REQUEST if it is longer than a record can hold."""
         data = b"" if value is None else value.encode()
         if len(data) > TEXT_BYTES_MAX:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"a text of {len(data)} bytes is longer than {TEXT_BYTES_MAX}")
@@ -207,18 +207,18 @@ class Writer:
         self._data += value
 
     def items(self, values: Iterable[T], write: Callable[[T], None]) -> None:
-        """An array; `write` writes one item."""
+        """Write an array. `write`: writes one item."""
         values = list(values)
         self._size(len(values))
         for value in values:
             write(value)
 
     def null_items(self) -> None:
-        """An array that is null."""
+        """Write an array that is null."""
         self._size(-1)
 
     def tags(self, fields: dict[int, bytes]) -> None:
-        """The tagged fields at the end of a struct, in ascending order; nothing in an inflexible version."""
+        """Write the tagged fields at the end of a struct, in ascending order; nothing in an inflexible version."""
         if not self.is_flexible:
             return
         self.varint(len(fields))

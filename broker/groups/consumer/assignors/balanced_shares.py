@@ -21,7 +21,7 @@ from strandline.broker.groups.consumer.assignors.spec import GroupSpec, TopicIds
 from strandline.broker.groups.records.types import Partitions
 
 ROUNDS_MAX = 16
-"""Each round about halves the imbalance."""
+"""The maximum number of rounds. Each about halves the imbalance."""
 NOBODY = -1
 
 Loads = list[tuple[int, int]]
@@ -36,7 +36,7 @@ class BalancedShares:
         self._spec = spec
         self._members = sorted(spec.members)
         self._loads = [0] * len(self._members)
-        """How many partitions each member has."""
+        """The number of partitions that each member has."""
         self._subscribers: dict[bytes, list[int]] = {}
         for member, member_id in enumerate(self._members):
             for topic_id in spec.members[member_id].subscribed:
@@ -84,7 +84,7 @@ class BalancedShares:
                 return
 
     def _balance_topic(self, topic_id: bytes) -> int:
-        """Move partitions of one topic; returns how many."""
+        """Move partitions of one topic; returns the number of moves."""
         loads, owners, subscribers = self._loads, self._owners[topic_id], self._subscribers[topic_id]
         present = [loads[member] for member in subscribers]
         if max(present) - min(present) <= 1:

@@ -25,7 +25,7 @@ def assign_equal_shares(spec: GroupSpec) -> dict[str, Partitions]:
 
     shares: dict[str, Partitions] = {}
     full: set[str] = set()
-    """Members that got a larger share because they have as many partitions."""
+    """Members that got a larger share because they already had more partitions than a smaller share."""
     for member_id in members:
         kept = _take(spec.present.get(member_id, NOTHING), free)
         allowed = share
@@ -50,7 +50,7 @@ def _count(partitions: Partitions) -> int:
 
 
 def _take(present: Partitions, free: dict[bytes, set[int]]) -> Partitions:
-    """Take the partitions of `present` that are free out of `free`, and return them."""
+    """Remove from `free` the partitions of `present` that it contains, and return these."""
     kept = {}
     for topic_id, numbers in present.items():
         unclaimed = free.get(topic_id)
@@ -61,7 +61,7 @@ def _take(present: Partitions, free: dict[bytes, set[int]]) -> Partitions:
 
 
 def _give_up(kept: Partitions, allowed: int, free: dict[bytes, set[int]]) -> Partitions:
-    """Return the first `allowed` partitions, and add the others to `free`."""
+    """Return the first `allowed` partitions of `kept`, and add the others to `free`."""
     excess = _count(kept) - allowed
     if excess <= 0:
         return kept

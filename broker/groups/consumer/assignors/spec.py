@@ -16,7 +16,7 @@ class MemberSpec:
     instance_id: str | None
     """None for a dynamic member."""
     subscribed: TopicIds
-    """The topics to which it subscribes and which exist."""
+    """The existing topics to which the member subscribes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class GroupSpec:
     partition_counts: Mapping[bytes, int]
     """Topic id -> number of partitions, for each topic to which a member subscribes."""
     present: Mapping[str, Partitions]
-    """The previous target assignment. Some of its members, topics and partitions may not exist any more."""
+    """The previous target assignment. Some of its members, topics and partitions may no longer exist."""
 
     @property
     def is_homogeneous(self) -> bool:
@@ -35,5 +35,5 @@ class GroupSpec:
 
 
 Assignor = Callable[[GroupSpec], dict[str, Partitions]]
-"""Returns the partitions of each member. Every partition of a subscribed topic goes to exactly one member that subscribes to it.
-If the partitions of a member do not change, the same object is returned for it."""
+"""Returns the partitions of each member. Every partition of a subscribed topic is assigned to exactly one member that subscribes
+to it. If the partitions of a member do not change, the same object is returned for it."""
