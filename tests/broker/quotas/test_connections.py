@@ -14,7 +14,7 @@ from strandline.protocol.rpc.address_limits import UNLIMITED, AddressLimits
 
 
 class FakeServer:
-    """Keeps the limits that it was told."""
+    """Keeps the limits that are set on it."""
 
     def __init__(self, listener_name: str) -> None:
         self.listener_name = listener_name

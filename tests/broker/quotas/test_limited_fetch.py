@@ -40,7 +40,7 @@ class Limited:
         return budget
 
     def use_up(self, seconds: float = 2.0) -> None:
-        """Spend so much that the client has to wait for so many seconds."""
+        """Spend so much that the client has to wait for this time."""
         self.budget.charge(self.budget.bucket.tokens(self.now()) + RATE * seconds, self.now())
 
     def fetch(self, offset: int = 0, **fields: Any) -> HandledRequest:
@@ -56,7 +56,7 @@ def test_fetch_gets_what_is_left_of_the_budget() -> None:
 
 
 def test_fetch_of_a_client_in_debt_is_answered_at_once_and_empty() -> None:
-    """KIP-219: the client learns at once how long it has to wait. It would wait for records otherwise."""
+    """KIP-219: the client receives the throttle time at once. Otherwise it would wait for records."""
     limited = Limited()
     limited.use_up(2.0)
     answer = limited.fetch(max_wait_ms=500)

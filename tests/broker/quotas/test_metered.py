@@ -34,13 +34,13 @@ TOPIC_ID = bytes(range(16))
 
 
 class World:
-    """A server whose handlers take the time that the test says, and the quotas of its clients."""
+    """A server whose handlers take as long as the test says, with quotas for its clients."""
 
     def __init__(self) -> None:
         self.clock = 1000.0
         """The stopwatch, in seconds."""
         self.cost_s = 0.0
-        """How long a handler takes."""
+        """The time that a handler takes, in seconds."""
         self.quotas = BrokerQuotas(Window())
         self.fails = False
         handlers = {PRODUCE: self.produce, METADATA: self.metadata, LIST_OFFSETS: self.list_offsets}
@@ -123,7 +123,8 @@ USER_QUOTA = (("user", "ANONYMOUS"),)
 
 
 def test_handlers_are_plain_without_quotas(run: Any) -> None:
-    """A feature that is off costs nothing: the very same functions are called, before the first quota and after the last."""
+    """A disabled feature costs nothing: before the first quota and after the last one, the server calls the very same
+    functions."""
 
     async def scenario(world: World) -> None:
         assert world.server.handlers == world.before
@@ -141,7 +142,7 @@ def test_handlers_are_plain_without_quotas(run: Any) -> None:
 
 
 def test_answer_names_the_throttle_time_and_the_connection_is_muted(run: Any) -> None:
-    """KIP-219: the client learns at once why it has to wait, instead of waiting for an answer."""
+    """KIP-219: the client receives the throttle time at once, and not only after it has waited."""
 
     async def scenario(world: World) -> None:
         world.set_quotas({USER_QUOTA: {"producer_byte_rate": 10_000.0}})
@@ -191,8 +192,8 @@ def test_client_without_a_quota_is_not_measured(run: Any) -> None:
 
 
 def test_time_in_handlers_counts(run: Any) -> None:
-    """50 % of a second is half a second of handlers. The answer to the request that exceeds it has the throttle time, at most
-    one window."""
+    """A quota of 50 % allows half a second of handler time per second. The response to the request that exceeds it has the
+    throttle time, at most one window."""
 
     async def scenario(world: World) -> None:
         world.set_quotas({USER_QUOTA: {"request_percentage": 50.0}})
@@ -207,7 +208,7 @@ def test_time_in_handlers_counts(run: Any) -> None:
 
 
 def test_refused_requests_count_too(run: Any) -> None:
-    """A client that sends nonsense takes time as well."""
+    """Requests that fail take time, too."""
 
     async def scenario(world: World) -> None:
         world.set_quotas({USER_QUOTA: {"request_percentage": 50.0}})
@@ -235,13 +236,13 @@ def test_requests_of_followers_are_not_counted(run: Any) -> None:
 
 
 def test_little_is_remembered_of_a_long_client_id() -> None:
-    """One client with ever new client ids of 8 MiB would fill the memory of a broker that has quotas."""
+    """A client that sends ever new client ids of 8 MiB would otherwise fill the memory of a broker that has quotas."""
     request: Any = SimpleNamespace(principal=ANONYMOUS, client_id="x" * 100_000)
     assert client_of(request) == ("ANONYMOUS", "x" * 1024)
 
 
 def test_client_that_claims_to_be_a_follower_is_counted(run: Any) -> None:
-    """Otherwise it could flood the broker with requests that are refused for want of CLUSTER_ACTION."""
+    """Otherwise it could flood the broker with requests that fail for lack of CLUSTER_ACTION."""
 
     async def scenario(world: World) -> None:
         world.set_quotas({USER_QUOTA: {"request_percentage": 1.0}})
@@ -254,7 +255,7 @@ def test_client_that_claims_to_be_a_follower_is_counted(run: Any) -> None:
 
 
 def test_throttle_time_is_counted_by_user_and_client_id(run: Any) -> None:
-    """So that an operator sees who is slowed down, and by how much."""
+    """An operator sees which clients are slowed down, and by how much."""
 
     async def scenario(world: World) -> None:
         world.set_quotas({(("client-id", None),): {"producer_byte_rate": 10_000.0}})
@@ -267,7 +268,7 @@ def test_throttle_time_is_counted_by_user_and_client_id(run: Any) -> None:
 
 
 def test_counters_are_bounded() -> None:
-    """A client id is free text: it must not make a metrics page of any size."""
+    """A client id is free text, so clients could make the metrics page arbitrarily large."""
     from strandline.broker.quotas.metrics import OTHERS, PAYERS_MAX, QuotaMetrics
     from strandline.controller.metadata.security.quota_lookup import Payer
 

@@ -30,7 +30,7 @@ async def fill(cluster: Any, records: int) -> None:
 
 @simulated(seeds=1, faults=None, brokers=3)
 async def test_producer_gets_its_byte_rate_over_a_minute(cluster: Any) -> None:
-    """Within 5 % over 60 s of a client that always has more to send, and the other client is not slowed down."""
+    """A client that always has more to send keeps to its rate within 5 % over 60 s. The other client is not slowed down."""
     loop = asyncio.get_running_loop()
     await cluster.create_topic("orders", partitions=1, replication_factor=3)
     async with cluster.admin() as admin:
@@ -57,7 +57,7 @@ async def test_producer_gets_its_byte_rate_over_a_minute(cluster: Any) -> None:
 
 @simulated(seeds=1, faults=None, brokers=3)
 async def test_consumer_gets_its_byte_rate_over_a_minute(cluster: Any) -> None:
-    """Within 5 % over 60 s, although the log holds far more than the consumer may fetch."""
+    """The client keeps to its rate within 5 % over 60 s, although the log holds far more than it may fetch."""
     loop = asyncio.get_running_loop()
     await cluster.create_topic("orders", partitions=1, replication_factor=3)
     await fill(cluster, 9000)
@@ -86,7 +86,7 @@ async def test_replication_is_not_counted(cluster: Any) -> None:
 
 @simulated(seeds=1, faults=None, brokers=3)
 async def test_removed_quota_ends_the_throttling(cluster: Any) -> None:
-    """An operator who has set a quota too low must be able to take it back at once."""
+    """An operator removes a quota that was too low. Only the throttle times that the client has already received still apply."""
     loop = asyncio.get_running_loop()
     await cluster.create_topic("orders", partitions=1, replication_factor=3)
     async with cluster.admin() as admin, cluster.producer(client_id="greedy", linger_ms=5) as producer:
@@ -125,7 +125,8 @@ async def test_group_member_that_is_throttled_stays_a_member(cluster: Any) -> No
 
 @simulated(seeds=1, faults=None, brokers=3)
 async def test_admin_waits_until_its_mutations_are_permitted(cluster: Any) -> None:
-    """The controller refuses topic by topic, the broker forwards as whom, and the admin client asks again within its timeout."""
+    """The controller refuses single topics, the broker forwards the user and the client id, and the admin client asks again
+    within its timeout."""
     loop = asyncio.get_running_loop()
     async with cluster.admin(client_id="scripted") as admin:
         await admin.alter_client_quotas(QuotaEntity(client_id="scripted"), {"controller_mutation_rate": 2.0})
@@ -144,7 +145,7 @@ async def test_admin_waits_until_its_mutations_are_permitted(cluster: Any) -> No
 
 @simulated(seeds=1, faults=None, brokers=3)
 async def test_throttled_broker_is_not_suspected(cluster: Any) -> None:
-    """A broker that reads nothing for seconds looks like one that hangs; the client must not close the connection."""
+    """A broker that reads nothing for seconds looks like one that hangs, but the client must not close the connection."""
     await cluster.create_topic("orders", partitions=1, replication_factor=3)
     async with cluster.admin() as admin:
         await admin.alter_client_quotas(QuotaEntity(client_id="greedy"), {"producer_byte_rate": 2000.0})

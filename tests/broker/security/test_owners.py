@@ -71,7 +71,7 @@ def owned() -> Owned:
 
 
 def test_member_belongs_to_the_principal_that_joined(owned: Owned) -> None:
-    """Its heartbeats and its commits: a stranger with READ on the group looks as if it named no member."""
+    """Heartbeats and commits of another principal with READ on the group fail as those of an unknown member."""
     owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat(0), ALICE, beaten())
     assert owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat(), BOB, beaten()) == E.UNKNOWN_MEMBER_ID
     assert owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat(-1), BOB, beaten()) == E.UNKNOWN_MEMBER_ID
@@ -96,7 +96,7 @@ def test_heartbeat_that_fails_claims_nothing(owned: Owned) -> None:
 
 
 def test_classic_member_is_owned_from_the_response_that_names_it(owned: Owned) -> None:
-    """A member joins without an id, and gets one with MEMBER_ID_REQUIRED."""
+    """The first JoinGroup has no id. The response MEMBER_ID_REQUIRED names it."""
     join = groups.JoinGroupRequest("readers", 1, 1, "", None, "consumer", [])
     given = groups.JoinGroupResponse(E.MEMBER_ID_REQUIRED, member_id="m1")
     owned.ask(apis.JOIN_GROUP, join, ALICE, lambda _: given)
@@ -127,8 +127,8 @@ def test_members_of_others_are_removed_with_delete_on_the_group(owned: Owned) ->
 
 
 def test_static_member_keeps_its_place() -> None:
-    """A static member that joins anew, without a member id, replaces the earlier one and gets its partitions (KIP-345). So
-    another principal must not join with its instance id; it may when the group has no such member any more."""
+    """A static member that joins again without a member id replaces the earlier one and gets its partitions (KIP-345). So another
+    principal must not join with its instance id, unless the group no longer has such a member."""
     holders = {("readers", "i1"): "m1"}
     owned = Owned(SessionOwners(lambda group_id, instance_id: holders.get((group_id, instance_id))).guards())
     join = groups.JoinGroupRequest("readers", 1, 1, "", "i1", "consumer", [])
@@ -169,7 +169,8 @@ def test_transaction_belongs_to_the_principal_that_began_the_producer(owned: Own
 
 
 def test_transactional_id_passes_to_a_principal_that_begins_anew(owned: Owned) -> None:
-    """It has WRITE on it, and fences the producer before. To go on with the producer's own id and epoch is something else."""
+    """The principal has WRITE on the id, and fences the previous producer. But it must not continue with that producer's id and
+    epoch."""
     owned.ask(apis.INIT_PRODUCER_ID, data.InitProducerIdRequest("payments"), ALICE, initialized)
     goes_on = data.InitProducerIdRequest("payments", producer_id=7, producer_epoch=0)
     assert owned.ask(apis.INIT_PRODUCER_ID, goes_on, BOB, initialized) == E.INVALID_PRODUCER_ID_MAPPING
@@ -203,7 +204,8 @@ def code_of(response: data.ProduceResponse) -> int:
 
 
 def test_producer_id_belongs_to_the_principal_that_has_written_with_it(producers: Owned) -> None:
-    """Neither the same epoch nor a higher one, which would fence the producer, nor a batch behind one of the attacker's own."""
+    """Another principal cannot use it: not in the same epoch, not in a higher one (which would fence the producer), and not in a
+    batch behind one of its own."""
     assert code_of(producers.ask(apis.PRODUCE, produce(batch(7)), ALICE, appended)) == 0
     for forged in (produce(batch(7)), produce(batch(7, 3)), produce(batch(8), batch(7))):
         assert code_of(producers.ask(apis.PRODUCE, forged, BOB, appended)) == E.INVALID_PRODUCER_ID_MAPPING
@@ -212,8 +214,9 @@ def test_producer_id_belongs_to_the_principal_that_has_written_with_it(producers
 
 
 def test_producer_id_is_owned_from_the_append_on(producers: Owned) -> None:
-    """The answer may wait for followers. In that time another principal could add records to the producer's open transaction: the
-    log has it open, so nobody asks the coordinator. A request that had passed the guard before is refused at its append."""
+    """The response may wait for followers. Meanwhile another principal could add records to the producer's transaction: it is
+    open in the log, so the leader does not ask the coordinator. A request that passed the guard before is refused at its
+    append."""
     guard, access = ProducerOwners(), producers.world.rights.access_of
     waiting: dict[Principal, Any] = {}
     for principal in (BOB, ALICE):
@@ -240,8 +243,8 @@ def test_batch_that_was_not_appended_claims_nothing(producers: Owned) -> None:
 
 
 def test_open_transaction_takes_no_records_of_another_principal(producers: Owned) -> None:
-    """The attacker has a transactional id of its own, and names the producer id of a transaction that is open in the partition:
-    then the leader asks no coordinator. A higher epoch is one that the coordinator has to confirm."""
+    """The attacker sends its own transactional id with the producer id of a transaction that is open in the partition: the leader
+    would not ask the coordinator. A batch with a higher epoch passes, because the coordinator has to confirm it."""
     ours, theirs = produce(batch(7, 1), transactional_id="payments"), produce(batch(7, 1), transactional_id="x")
     assert code_of(producers.ask(apis.PRODUCE, ours, ALICE, appended)) == 0
     assert code_of(producers.ask(apis.PRODUCE, theirs, BOB, appended)) == E.INVALID_PRODUCER_ID_MAPPING
@@ -251,7 +254,7 @@ def test_open_transaction_takes_no_records_of_another_principal(producers: Owned
 
 
 def test_named_producer_needs_its_name_with_each_batch(producers: Owned) -> None:
-    """Several processes, of several principals, may write under one name: the right decides."""
+    """Several processes, of several principals, may write under one name if they have the right to it."""
     named = produce(batch(named_producer_id(0, 1)))
     producers.world.grant(allow(s.WRITE, s.TRANSACTIONAL_ID_RESOURCE, "etl"))
     assert code_of(producers.ask(apis.PRODUCE, named, ALICE, appended)) == 0
@@ -260,8 +263,8 @@ def test_named_producer_needs_its_name_with_each_batch(producers: Owned) -> None
 
 
 def test_number_without_a_name_is_refused_until_it_has_one(producers: Owned) -> None:
-    """Names get their numbers one after the other. A batch with a future number and a high epoch would fence the producer that
-    gets the number later, for ever. A producer whose name this broker does not know yet tries again."""
+    """Numbers are assigned to names in order. A batch with a future number and a high epoch would fence the producer that gets
+    the number later, for ever. A producer whose name this broker does not know yet tries again."""
     answer = producers.ask(apis.PRODUCE, produce(batch(named_producer_id(1, 0), 32767)), BOB, appended)
     assert code_of(answer) == E.BROKER_NOT_AVAILABLE
     assert "does not know a producer name" in answer.partitions[0].error_message
@@ -271,7 +274,7 @@ def test_number_without_a_name_is_refused_until_it_has_one(producers: Owned) -> 
 
 
 def test_malformed_records_end_the_search() -> None:
-    """The append refuses them; a guard must not fail, and not run for ever."""
+    """The append refuses the records. The guard must neither fail nor run for ever."""
     whole = batch(7)
     assert list(identities(memoryview(whole + batch(8)))) == [(7, 0), (8, 0)]
     for cut in range(len(whole)):
@@ -295,7 +298,7 @@ def test_owners_are_bounded() -> None:
 
 
 def test_flood_of_one_principal_evicts_no_owner_of_another() -> None:
-    """Member ids are given out for nothing, and any producer id may be written with."""
+    """One principal can get any number of member ids, and write with any producer id."""
     owners: Owners[int] = Owners(10)
     owners.claim(-1, BOB)
     for key in range(100):
@@ -316,7 +319,7 @@ def fetch(session_id: int, epoch: int) -> data.FetchRequest:
 
 
 def test_fetch_session_belongs_to_its_principal() -> None:
-    """Another principal neither continues it, which would show what it reads, nor ends it."""
+    """Another principal can neither continue the session, which would reveal what it reads, nor end it."""
     cache = FetchSessionCache(Random(1))
     session, _ = cache.session_for(fetch(0, 0), 0.0, ALICE)
     with pytest.raises(BrokerError) as e:
@@ -330,7 +333,7 @@ def test_fetch_session_belongs_to_its_principal() -> None:
 
 
 def test_guards_of_a_broker_check_rights_first() -> None:
-    """A principal without the right learns nothing of owners."""
+    """A principal without the right cannot find out which producer ids have an owner."""
     world = GuardedWorld(topic(s.WRITE))
     reached: list[Any] = []
     handlers = guarded_handlers({apis.PRODUCE: reached.append}, world.rights)

@@ -62,7 +62,8 @@ def test_consumer_reads_only_topics_with_the_right(world: ReplicaWorld) -> None:
 
 
 def test_right_that_is_withdrawn_ends_a_session_for_the_topic(world: ReplicaWorld) -> None:
-    """The later requests of a session name no partition at all. When the right returns, so do the records."""
+    """Later requests of a session name no partition, so each of them checks the right. When the right returns, so do the
+    records."""
     leader = leader_of(world)
     session = leader.fetch(want(0), session_epoch=0).answer.session_id
     world.change(withdrawn(2))
@@ -76,7 +77,7 @@ def test_right_that_is_withdrawn_ends_a_session_for_the_topic(world: ReplicaWorl
 
 
 def test_right_that_is_withdrawn_counts_for_a_parked_fetch(world: ReplicaWorld) -> None:
-    """It may wait for minutes, and is answered when a record comes."""
+    """The fetch may wait for minutes, so the right is checked again when a record is appended."""
     leader = leader_of(world)
     parked = leader.fetch(want(1), max_wait_ms=60_000)
     assert not parked.is_answered
@@ -86,7 +87,8 @@ def test_right_that_is_withdrawn_counts_for_a_parked_fetch(world: ReplicaWorld) 
 
 
 def test_refused_topic_does_not_make_a_session_spin(world: ReplicaWorld) -> None:
-    """The error is told once; a fetch that has nothing else to tell waits, instead of being answered at once for ever."""
+    """The session returns the error once. A later fetch without any news waits, instead of being answered at once again and
+    again."""
     leader = leader_of(world)
     session = leader.fetch(want(1), want(0, key=Q), session_epoch=0).answer.session_id
     waiting = leader.fetch(session_id=session, session_epoch=1, max_wait_ms=500)
@@ -96,7 +98,7 @@ def test_refused_topic_does_not_make_a_session_spin(world: ReplicaWorld) -> None
 
 
 def test_followers_are_not_asked(world: ReplicaWorld) -> None:
-    """Their right is CLUSTER_ACTION, which the guard of Fetch has required."""
+    """Followers need CLUSTER_ACTION instead, which the guard of Fetch has checked."""
     world.topic(replicas=(1, 2), topic_id=b"topic-id-number3", name="copied")
     leader = leader_of(world)
     leader.produce(batch("a"), key=(b"topic-id-number3", 0), acks=1)

@@ -7,7 +7,7 @@ from strandline.controller.metadata.records import AnyRecord, PartitionRecord, T
 
 
 def image_with(**topics: dict[int, int]) -> MetadataImage:
-    """By topic, number of the partition -> leader."""
+    """An image with these topics: topic -> number of the partition -> its leader."""
     records: list[AnyRecord] = []
     for name, leaders in topics.items():
         topic_id = name.encode().ljust(16, b".")

@@ -19,7 +19,7 @@ from strandline.protocol.messages.transactions import AddPartitionsToTxnRequest,
 
 
 async def test_answer_and_markers_wait_for_the_commit_of_the_decision() -> None:
-    """A commit that a later coordinator may not know must neither be reported nor be written to a partition."""
+    """A decision that the next coordinator may not have must be neither reported to the producer nor written to a partition."""
     world = TransactionWorld()
     producer = await world.began()
     ended = await world.first.end(producer)
@@ -47,7 +47,7 @@ async def test_transaction_is_complete_when_all_markers_are_written() -> None:
 
 
 async def test_next_transaction_begins_when_the_one_before_is_complete() -> None:
-    """It waits at the coordinator: a refusal would cost the leader and the producer a pause each time."""
+    """The request waits at the coordinator. A refusal would cost the leader and the producer a pause each time."""
     world = TransactionWorld()
     producer = await world.began()
     await world.first.end(producer)
@@ -64,8 +64,8 @@ async def test_next_transaction_begins_when_the_one_before_is_complete() -> None
 
 
 async def test_transaction_that_must_wait_does_not_hold_up_others_of_its_request() -> None:
-    """One request asks for all that a leader wants to add at the same time, so many producers would wait for a partition without
-    a leader that only one of them has written to."""
+    """One request has all transactions to which a leader adds partitions at the same time. They must not wait for one whose
+    markers cannot be written because a partition has no leader."""
     world = TransactionWorld()
     producer = await world.began()
     await world.first.end(producer)
@@ -130,7 +130,7 @@ async def test_nothing_changes_while_too_few_replicas_are_in_sync() -> None:
 
 
 async def test_markers_are_sent_although_the_asker_has_given_up() -> None:
-    """The ISR shrinks while the Prepare record waits: the asker is told to try again, the record is committed later."""
+    """The ISR shrinks while the Prepare record waits. EndTxn returns a retriable error, and the record is committed later."""
     world = TransactionWorld()
     producer = await world.began()
     ended = await world.first.end(producer)
@@ -195,7 +195,7 @@ async def test_decision_that_was_not_replicated_is_forgotten() -> None:
 
 
 async def test_leadership_that_ends_while_a_producer_id_is_awaited() -> None:
-    """What was checked before the wait does not count after it."""
+    """The coordinator checks its leadership again after the wait."""
     world = TransactionWorld()
     world.first.fresh_ids.while_asked = lambda: world.elect(2)
     answer = await world.first.init()
@@ -228,7 +228,7 @@ async def test_transaction_beyond_its_timeout_is_aborted_by_the_sweep() -> None:
 
 
 async def test_transaction_that_is_too_large_to_be_aborted_does_not_hold_up_the_others() -> None:
-    """An operator has lowered max.message.bytes. Otherwise no transaction of the shard would end by its timeout any more."""
+    """An operator has lowered max.message.bytes. The other transactions of the shard must still end by their timeouts."""
     world = TransactionWorld(transaction_abort_timed_out_transaction_cleanup_interval_ms=1000)
     await world.began()
     (active,) = world.first.coordinator.shards.values()
@@ -257,7 +257,7 @@ async def test_unused_id_is_forgotten_at_its_own_interval() -> None:
 
 
 async def test_producer_id_is_replaced_when_its_epochs_are_exhausted() -> None:
-    """Kafka's rule for TV2; the fresh id is awaited before the decision."""
+    """Kafka's rule for TV2. The coordinator gets the new id before it decides."""
     world = TransactionWorld()
     producer = await world.began()
     (active,) = world.first.coordinator.shards.values()

@@ -59,7 +59,7 @@ def three(**topic: object) -> ReplicaWorld:
 
 
 def test_a_marker_is_answered_when_it_is_committed() -> None:
-    """The coordinator forgets the transaction after that, so no later leader may lack the marker."""
+    """After the answer the coordinator drops the transaction, so every later leader must have the marker."""
     world = three()
     begin(world)
     request = write(world, marker())
@@ -86,7 +86,7 @@ def test_each_partition_of_each_marker_has_its_own_result() -> None:
 
 
 def test_a_broker_that_does_not_lead_writes_no_marker() -> None:
-    """The coordinator looks for the leader then."""
+    """The coordinator then looks for the leader."""
     world = three()
     assert codes(write(world, marker(), broker=2)) == [[ErrorCode.NOT_LEADER_OR_FOLLOWER]]
 
@@ -99,7 +99,7 @@ def test_below_the_minimum_nothing_is_written() -> None:
 
 
 def test_a_coordinator_that_was_replaced_is_fenced() -> None:
-    """Its marker could end a transaction that the next coordinator knows to be open."""
+    """Its marker could end a transaction that the next coordinator has begun."""
     world = three(replicas=(1,))
     begin(world)
     assert codes(write(world, marker(coordinator_epoch=4))) == [[ErrorCode.NONE]]
@@ -107,7 +107,8 @@ def test_a_coordinator_that_was_replaced_is_fenced() -> None:
 
 
 def test_a_repeated_marker_succeeds() -> None:
-    """KAFKA-19999: the answer to the first one was lost, and a refusal would have the coordinator repeat it for ever."""
+    """KAFKA-19999: the answer to the first marker was lost. If the second one were refused, the coordinator would repeat it for
+    ever."""
     world = three(replicas=(1,))
     begin(world)
     assert codes(write(world, marker())) == [[ErrorCode.NONE]]
@@ -115,7 +116,7 @@ def test_a_repeated_marker_succeeds() -> None:
 
 
 def test_a_late_marker_does_not_end_the_next_transaction() -> None:
-    """In version 2 the marker of a transaction has the epoch of the next one."""
+    """In version 2 a marker must have a higher epoch than the batches of the transaction that it ends."""
     world = three(replicas=(1,))
     begin(world)
     assert codes(write(world, marker(epoch=0))) == [[ErrorCode.INVALID_PRODUCER_EPOCH]]
@@ -123,7 +124,7 @@ def test_a_late_marker_does_not_end_the_next_transaction() -> None:
 
 
 def test_a_marker_that_is_not_committed_in_time_is_answered() -> None:
-    """Else the coordinator's requests would pile up behind one slow partition."""
+    """Otherwise the coordinator's requests would pile up behind one slow partition."""
     world = three()
     request = write(world, marker())
     world.loop.advance(TIMEOUT_MS / 1000 + 1)
@@ -131,7 +132,7 @@ def test_a_marker_that_is_not_committed_in_time_is_answered() -> None:
 
 
 def test_a_waiting_marker_is_answered_when_the_leadership_ends() -> None:
-    """The new leader may lack it, so it has to be written there."""
+    """The new leader may not have the marker, so the coordinator has to send it there."""
     world = three()
     request = write(world, marker())
     world.elect(2)
@@ -139,7 +140,7 @@ def test_a_waiting_marker_is_answered_when_the_leadership_ends() -> None:
 
 
 def test_a_failing_disk_takes_its_directory_offline() -> None:
-    """As for any other append. The next leader gets the marker then."""
+    """As for any other append. The coordinator then sends the marker to the next leader."""
     failed: list[object] = []
     world = ReplicaWorld(1, on_log_dir_failed=lambda log_dir, had_leaders: failed.append(log_dir))
     world.topic(replicas=(1,))
@@ -150,7 +151,7 @@ def test_a_failing_disk_takes_its_directory_offline() -> None:
 
 @dataclass
 class Offsets:
-    """Stands in for the group coordinator: notes the markers, and writes them to the partition."""
+    """Stands in for the group coordinator: records the markers, and returns the high watermark that commits each one."""
 
     error: BrokerError | None = None
     partition: Partition | None = None
@@ -173,7 +174,7 @@ def offsets_world() -> tuple[ReplicaWorld, Offsets]:
 
 
 def test_a_marker_for_offsets_goes_through_the_group_coordinator() -> None:
-    """It decides over the offsets that the producer has stored, and knows when that is committed."""
+    """The group coordinator applies the marker to the producer's offsets, and knows when it is committed."""
     world, offsets = offsets_world()
     request = write(world, marker((OFFSETS, 0)))
     assert offsets.ended == [(0, PID)]
@@ -181,7 +182,7 @@ def test_a_marker_for_offsets_goes_through_the_group_coordinator() -> None:
 
 
 def test_a_group_coordinator_that_still_loads_has_the_marker_repeated() -> None:
-    """The partition's leader is chosen, and its offsets are not known yet."""
+    """The partition has a leader, but its offsets are not loaded yet."""
     world, offsets = offsets_world()
     offsets.error = BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert codes(write(world, marker((OFFSETS, 0)))) == [[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]]

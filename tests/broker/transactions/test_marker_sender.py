@@ -36,7 +36,7 @@ class Leaders:
         self.gates: dict[int, asyncio.Event] = {}
         """Brokers that answer only when their gate is open."""
         self.asked: list[tuple[int, int]] = []
-        """Broker id, and how many markers the request had."""
+        """Broker id and number of markers of each request."""
         self.written: list[Markers] = []
         self.sender = MarkerSender(
             self, lambda: self.image, on_written=lambda sending: self._on_written(sending), on_answered=lambda count: None
@@ -130,7 +130,7 @@ async def test_marker_follows_its_partition_to_the_next_leader() -> None:
 
 
 async def test_broker_that_does_not_answer_is_asked_again() -> None:
-    """The marker may be written already; a leader takes the second one for a repetition."""
+    """The marker may be written already. A leader accepts the second one as a repetition."""
     leaders, lost = Leaders(), [1, 1]
 
     def code_of(broker_id: int) -> int:
@@ -166,7 +166,8 @@ async def test_topic_that_is_deleted_needs_no_marker() -> None:
 
 
 async def test_fenced_coordinator_gives_the_transaction_up() -> None:
-    """Another coordinator has completed it: a Complete record of this one would be about another transaction."""
+    """Another coordinator completes the transaction. A Complete record of this one could be taken for the end of a later
+    transaction."""
     leaders = Leaders()
     leaders.code_of = lambda broker_id: ErrorCode.TRANSACTION_COORDINATOR_FENCED
     leaders.send(("orders", 0))

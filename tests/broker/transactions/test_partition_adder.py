@@ -1,4 +1,4 @@
-"""Asking transaction coordinators to add partitions: what goes into one request, and which errors the askers get."""
+"""Requests to transaction coordinators to add partitions: what one request has, and which errors the callers get."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Coordinator:
 
 
 async def add(adder: PartitionAdder, *transactions: AddPartitionsToTxnTransaction) -> list[ErrorCode]:
-    """Add these at the same time. The error of each."""
+    """Add these at the same time; returns the error of each."""
     loop = asyncio.get_running_loop()
     answers: list[asyncio.Future[BrokerError | None]] = []
     for each in transactions:
@@ -78,7 +78,8 @@ async def test_what_comes_at_the_same_time_goes_into_one_request() -> None:
 
 
 async def test_a_request_has_a_transactional_id_once() -> None:
-    """The answer names the id, so two entries of one id could not be told apart. Produce and TxnOffsetCommit may come at once."""
+    """The response has only the id, so two entries of one id could not be distinguished. Produce and TxnOffsetCommit may ask at
+    the same time."""
     coordinator = Coordinator()
     adder = PartitionAdder(coordinator, one_coordinator)
     assert await add(adder, transaction("a", 0), transaction("b"), transaction("a", 1)) == [ErrorCode.NONE] * 3
@@ -87,7 +88,7 @@ async def test_a_request_has_a_transactional_id_once() -> None:
 
 @pytest.mark.parametrize("image", [lambda: one_coordinator(-1), lambda: MetadataImage.EMPTY])
 async def test_without_a_coordinator_the_error_is_retriable(image: Callable[[], MetadataImage]) -> None:
-    """A coordinator moves within a second; the producer repeats its request until then."""
+    """The coordinator is elsewhere within a second, and until then the producer repeats its request."""
     coordinator = Coordinator()
     assert await add(PartitionAdder(coordinator, image), transaction("a")) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert not coordinator.asked
@@ -95,7 +96,7 @@ async def test_without_a_coordinator_the_error_is_retriable(image: Callable[[], 
 
 
 async def test_a_coordinator_that_does_not_answer_is_not_available() -> None:
-    """The producer's own connection is in order, so it must not get the error of ours."""
+    """The producer's own connection works, so it must not get the error of the broker's connection."""
     coordinator = Coordinator()
     coordinator.error = BrokerError(ErrorCode.NETWORK_EXCEPTION, "lost")
     adder = PartitionAdder(coordinator, one_coordinator)
@@ -103,7 +104,7 @@ async def test_a_coordinator_that_does_not_answer_is_not_available() -> None:
 
 
 async def test_concurrent_transactions_is_asked_again_for_a_moment() -> None:
-    """A producer of version 2 goes on while its last transaction is still being completed. That is the usual case."""
+    """A producer of version 2 usually continues while its last transaction is still being completed."""
     refusals = 2
 
     def answer_to(asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
@@ -118,7 +119,8 @@ async def test_concurrent_transactions_is_asked_again_for_a_moment() -> None:
 
 @pytest.mark.parametrize(("fields", "is_repeated"), [({}, True), ({"verify_only": True, "transaction_version": 1}, False)])
 async def test_concurrent_transactions_reaches_the_producer_in_the_end(fields: dict[str, object], is_repeated: bool) -> None:
-    """The producer's connection is on hold meanwhile. In version 1 the partition had to be added before, so nothing changes."""
+    """The producer's connection is on hold meanwhile. In version 1 the producer must have added the partition before, so a second
+    question would change nothing."""
     coordinator = Coordinator(lambda asked: answer(asked, ErrorCode.CONCURRENT_TRANSACTIONS))
     adder = PartitionAdder(coordinator, one_coordinator)
     assert await add(adder, transaction("a", **fields)) == [ErrorCode.CONCURRENT_TRANSACTIONS]
@@ -126,13 +128,13 @@ async def test_concurrent_transactions_reaches_the_producer_in_the_end(fields: d
 
 
 async def test_a_fenced_producer_gets_the_code_that_producers_know_from_leaders() -> None:
-    """PRODUCER_FENCED from a leader would end the client; INVALID_PRODUCER_EPOCH has it abort and go on."""
+    """PRODUCER_FENCED from a leader would end the client. With INVALID_PRODUCER_EPOCH it aborts and continues."""
     coordinator = Coordinator(lambda asked: answer(asked, ErrorCode.PRODUCER_FENCED))
     assert await add(PartitionAdder(coordinator, one_coordinator), transaction("a")) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
 async def test_the_error_is_that_of_the_partition_which_is_the_reason() -> None:
-    """The other partitions of the transaction only say that nothing was tried for them."""
+    """The other partitions have OPERATION_NOT_ATTEMPTED, which gives no reason."""
 
     def answer_to(asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
         codes = [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_ID]

@@ -79,7 +79,7 @@ class World:
 
 
 def in_state(state: State, version: int = TV2) -> tuple[World, ProducerIdAndEpoch, ProducerIdAndEpoch]:
-    """A world in this state; what its producer had before its last EndTxn, and what it has now."""
+    """A world in this state; the id and epoch that its producer had before its last EndTxn, and those that it has now."""
     world = World()
     before = now = world.init()
     if state is State.EMPTY:
@@ -133,7 +133,7 @@ def test_producer_that_takes_over_aborts_the_transaction_first() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_fenced_producer_is_told_so_also_before_its_successor_has_begun(commit: bool) -> None:
-    """Kafka hands it the epoch of the abort: to it, that looks like the retry of its own."""
+    """Kafka takes its request for a retry of the abort, and returns the epoch of the abort."""
     world = World()
     old = world.init()
     world.add(old)
@@ -149,7 +149,8 @@ def test_fenced_producer_is_told_so_also_before_its_successor_has_begun(commit: 
 
 
 def test_producer_goes_on_after_an_error_and_may_ask_twice() -> None:
-    """KIP-360. The second question is the retry of one whose answer was lost; a third producer has not been there."""
+    """KIP-360. The second request is a retry of the first one, whose answer was lost, unless a third producer has begun
+    meanwhile."""
     world = World()
     first = world.init()
     second = world.init(expected=first)
@@ -162,7 +163,8 @@ def test_producer_goes_on_after_an_error_and_may_ask_twice() -> None:
 
 
 def test_replaced_producer_does_not_abort_the_transaction_of_its_successor() -> None:
-    """It asks for its next epoch, and does not know that it was replaced. Kafka aborts the transaction before it refuses that."""
+    """A producer that does not know that it was replaced asks for its next epoch. Kafka aborts the transaction before it refuses
+    this."""
     world = World()
     first = world.init()
     second = world.init()
@@ -173,7 +175,7 @@ def test_replaced_producer_does_not_abort_the_transaction_of_its_successor() -> 
 
 
 def test_retry_is_recognised_after_a_fail_over() -> None:
-    """KAFKA-20357: the last epoch has to be in the record."""
+    """KAFKA-20357: the record must have the last epoch."""
     world = World()
     first = world.init()
     second = world.init(expected=first)
@@ -228,7 +230,7 @@ def test_only_the_present_producer_adds_partitions() -> None:
 
 
 def test_leader_refuses_what_is_not_in_the_transaction() -> None:
-    """Otherwise no coordinator writes a marker there, and readers wait for ever (KIP-890)."""
+    """Otherwise no coordinator would write a marker there, and readers would wait for ever (KIP-890)."""
     world = World()
     producer = world.init()
     ask = world.shard.missing_partitions
@@ -248,7 +250,7 @@ N = ErrorCode.NONE
 ITS, CT, PF = ErrorCode.INVALID_TXN_STATE, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED
 
 TV2_ENDS = [
-    # state, commit?, retry?, code, the epoch that the answer has; 0 was the first transaction's
+    # state, commit?, retry?, code, epoch in the answer (the first transaction has epoch 0)
     (State.EMPTY, False, False, N, 1),
     (State.EMPTY, True, False, ITS, None),
     (State.ONGOING, True, False, N, 1),
@@ -271,7 +273,7 @@ TV2_ENDS = [
 
 @pytest.mark.parametrize(("state", "commit", "retry", "code", "epoch"), TV2_ENDS)
 def test_end_in_tv2(state: State, commit: bool, retry: bool, code: ErrorCode, epoch: int | None) -> None:
-    """The table of Kafka's `endTransaction`."""
+    """The cases of Kafka's `endTransaction`."""
     world, before, now = in_state(state)
     producer = before if retry else now
     if code is N:
@@ -304,7 +306,7 @@ def test_end_of_nothing_is_refused_in_tv1() -> None:
 
 @pytest.mark.parametrize(("version", "epoch"), [(TV1, 0), (TV2, 1)])
 def test_markers_have_the_epoch_after_the_end(version: int, epoch: int) -> None:
-    """In TV2 a batch of the transaction that comes after its marker is too old to be appended."""
+    """In TV2 a late batch of the transaction has a lower epoch than its marker, so the leader rejects it."""
     world = World()
     producer = world.init()
     world.add(producer, ORDERS, OFFSETS, version=version)
@@ -371,7 +373,8 @@ def test_new_coordinator_writes_the_markers_of_what_was_decided() -> None:
 
 
 def test_transaction_that_takes_too_long_is_aborted_and_its_producer_goes_on() -> None:
-    """It cannot commit any more. It learns that this is no end: it aborts, which succeeds, and begins the next one."""
+    """Its commit is refused with TRANSACTION_ABORTABLE, which does not end a client: it aborts, which succeeds, and begins the
+    next transaction."""
     world = World()
     producer = world.init()
     world.add(producer)
@@ -395,7 +398,7 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_goes_on() -
 
 
 def test_timeout_of_tv1_fences_the_producer() -> None:
-    """It would go on with the epoch of the transaction that is gone."""
+    """Otherwise it would continue in the epoch of the aborted transaction."""
     world = World()
     producer = world.init()
     world.add(producer, version=TV1)
@@ -420,8 +423,8 @@ def test_exhausted_epochs_are_replaced_by_a_timeout() -> None:
 
 @pytest.mark.parametrize("asks_to_abort", [True, False])
 def test_producer_never_gets_the_last_epoch(asks_to_abort: bool) -> None:
-    """The coordinator takes it for an abort, also in TV1. If the producer went on with it, the marker of its next transaction
-    could have no higher epoch: leaders would refuse it, and the transaction would never end."""
+    """The coordinator keeps the last epoch for the marker of an abort, also in TV1. If the producer continued with it, the marker
+    of its next transaction could have no higher epoch: leaders would reject it, and the transaction would never end."""
     world = World()
     world.set_epoch(EPOCH_EXHAUSTED)
     old = (1000, EPOCH_EXHAUSTED)
@@ -434,7 +437,7 @@ def test_producer_never_gets_the_last_epoch(asks_to_abort: bool) -> None:
 
 
 def test_producer_with_a_new_id_that_goes_on_after_an_error_waits() -> None:
-    """It has the new id from the end of its transaction, whose markers are still being written. It is not fenced."""
+    """EndTxn has returned the new id, but the markers of that transaction are still being written. The producer is not fenced."""
     world = World()
     world.set_epoch(EPOCH_EXHAUSTED)
     world.add((1000, EPOCH_EXHAUSTED))

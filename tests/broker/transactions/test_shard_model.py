@@ -1,7 +1,7 @@
 """Random requests of producers that lose answers, repeat requests, replace each other and mix both versions of the protocol.
 
-Whatever they ask, a leader never refuses a marker of the coordinator: it would not be repeated, and its transaction would be open
-for ever. And the next producer can always take over."""
+Leaders never reject a marker of the coordinator: it would not be sent again, and its transaction would stay open for ever. And
+the next producer can always take over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ steps = st.lists(
 
 
 class Producers:
-    """The coordinator, one partition, and what the producers know of their ids and epochs."""
+    """The coordinator, one partition, and the ids and epochs that the producers have received."""
 
     def __init__(self, first_epoch: int) -> None:
         self.world, self.log = World(), open_log()
@@ -42,7 +42,7 @@ class Producers:
         self.sequences: dict[Producer, int] = {}
 
     def do(self, step: str, back: int, version: int, commit: bool) -> None:
-        """The producer that has got its epoch as the `back`-th last one asks."""
+        """Do a step, as the producer with the `back`-th last of all ids and epochs that were given out."""
         producer = self.known[-min(back, len(self.known))]
         with suppress(BrokerError):
             if step == "add":
@@ -75,7 +75,7 @@ class Producers:
 
 
 TIMED_OUT = [("add", 1, TV1, False), ("time_out", 1, TV1, False), ("complete", 1, TV1, False), ("end", 1, TV2, False)]
-"""A transaction of version 1 is aborted by its timeout, and its producer asks in version 2."""
+"""A transaction of version 1 is aborted by its timeout, and its producer ends it in version 2."""
 
 
 @settings(max_examples=150, deadline=None)

@@ -53,7 +53,7 @@ class RecordedMarkers:
 
 
 class FreshIds:
-    """1000, 1001, ..."""
+    """Producer ids: 1000, 1001, ..."""
 
     def __init__(self) -> None:
         self.next = 1000
@@ -104,7 +104,7 @@ class Coordinating:
         return request
 
     def write_markers(self) -> None:
-        """The leaders have written what was sent."""
+        """Let the leaders write all markers that were sent."""
         sent, self.markers.sent = self.markers.sent, []
         for owner, markers, epoch in sent:
             self.coordinator._on_written(Sending(owner, markers, epoch, {}, self.node.loop.now()))
@@ -126,7 +126,7 @@ class Coordinating:
 
 
 class TransactionWorld:
-    """Broker 1 leads at first."""
+    """Two brokers with the transaction coordinator. Broker 1 leads at first."""
 
     def __init__(self, **config: int) -> None:
         self.replicas = ReplicaWorld(2)
