@@ -29,7 +29,8 @@ TOPICS = [bytes([number]) * 16 for number in range(10)]
 
 
 def rules(count: int) -> dict[bytes, s.AclBinding]:
-    """Half of them literal, half prefixed, of a hundred principals; the last ones are those of the requests below."""
+    """`count` access rules of a hundred principals, half literal and half prefixed, and the rules that the measured requests
+    need."""
     acls = [
         s.AclBinding(s.TOPIC_RESOURCE, f"topic-{i}", 3 + i % 2, f"User:user-{i % 100}", "*", s.WRITE, s.ALLOW)
         for i in range(count)

@@ -1,4 +1,4 @@
-"""What the load of one partition of `__consumer_offsets` costs a new group coordinator, and each slice of it the event loop.
+"""Measures how long a new group coordinator loads one partition of `__consumer_offsets`, and each slice blocks the event loop.
 
     python benchmarks/group_load.py [--commits 1400000]
 
@@ -52,7 +52,7 @@ def open_log(folder: str, name: str) -> Log:
 
 
 def fill(log: Log, commits: int, keys: int, batch: int) -> None:
-    """Append commits of the keys in turn, beginning anew with the first one after the last one."""
+    """Append commits of the keys in turn; after the last key the first one follows again."""
     value_of = random.Random(7)
     for first in range(0, commits, batch):
         rows = []

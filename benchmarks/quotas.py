@@ -70,7 +70,7 @@ async def rates(cluster: LocalCluster, seconds: float) -> None:
 
 
 async def flood(bootstrap: str, kind: str) -> None:
-    """Take as much as the broker gives, for ever."""
+    """Take as much as the broker gives, until this process is killed."""
     host, port = bootstrap.split(",")[0].rsplit(":", 1)
     if kind == "bytes":
         async with Producer(bootstrap_servers=bootstrap, client_id="flood", batch_size=1 << 20, acks=1) as producer:
@@ -96,7 +96,7 @@ async def flood(bootstrap: str, kind: str) -> None:
 
 
 async def acknowledgements(bootstrap: str, seconds: float) -> dict[str, float]:
-    """How long a producer waits that sends a record every 5 ms, in ms."""
+    """Measure how long a producer that sends a record every 5 ms waits for the acknowledgement, in ms."""
     async with Producer(bootstrap_servers=bootstrap, client_id="measured", linger_ms=0) as producer:
         times, end = list[float](), perf_counter() + seconds
         while perf_counter() < end:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 Headers = Sequence[tuple[str, bytes]]
 DISTINCT = 10_000
-"""So many different records; they are sent again and again."""
+"""Number of different records; they are sent again and again."""
 
 
 class Shape(NamedTuple):
@@ -17,7 +17,7 @@ class Shape(NamedTuple):
     values: Sequence[bytes]
     headers: Headers | None
     share: float
-    """Of the records of a row: larger records are sent less often."""
+    """Factor of a row's number of records: fewer records are sent if they are larger."""
 
 
 def shapes(seed: int = 1) -> list[Shape]:

@@ -246,7 +246,7 @@ class Kafka(System):
             await asyncio.to_thread(future.result)
 
     def broker_logs(self) -> list[str]:
-        """What each broker has logged."""
+        """The log text of each broker."""
         return [path.read_text(errors="replace") for path in self._folder.glob("broker-*/stderr.log")]
 
     async def leaders(self, topic: str) -> dict[int, int]:

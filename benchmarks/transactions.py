@@ -23,7 +23,7 @@ TOPIC = "ttransactions"
 
 
 async def measure(system: System, small: int) -> Figures:
-    """`small`: the number of small transactions; of the large ones there are a fifth."""
+    """Run `small` small transactions, and a fifth as many large ones, at least ten."""
     await system.create_topic(TOPIC, PARTITIONS)
     large = max(10, small // 5)
     if isinstance(system, Ours):

@@ -95,7 +95,7 @@ async def _read_one_by_one(bootstrap: str, topic: str, records: int) -> float:
 
 
 async def _polls(records: int, poll: Callable[[], Awaitable[Mapping[Any, Any]]], count: Callable[[Any], int]) -> None:
-    """Call `poll` until it has returned so many records. `count`: of the records of one partition."""
+    """Call `poll` until it has returned `records` records. `count`: counts the records of one partition."""
     left = records
     while left > 0:
         polled = await poll()
@@ -118,7 +118,7 @@ async def _fetch_batches(bootstrap: str, topic: str, records: int) -> float:
 
 
 async def _run(bootstrap: str, topic: str, records: int) -> float:
-    """With a group and its commits; the time from the first call of the handler until the last."""
+    """`Consumer.run` with a group and its commits, timed from the first call of the handler until the last."""
     left, started = records, 0.0
 
     async def handle(record: ConsumerRecord) -> None:

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site. The pages are written for GitHub, and stay as they are; this makes a site of them.
+"""The hooks that MkDocs calls while it builds the site. They turn the pages, which are written for GitHub, into a site.
 
 navigation.py   docs/README.md is the navigation
 places.py       pages outside docs/ are part of the site, and links lead there
@@ -23,9 +23,9 @@ LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", "Dockerfile": "do
 
 _sections: list[navigation.Section] = []
 _paths: dict[str, str] = {}
-"""By place on the site, the page in the repository."""
+"""Place on the site -> the page in the repository."""
 _markdown: dict[str, str] = {}
-"""By place on the site, the page with the links of the site."""
+"""Place on the site -> the page, with links to places on the site."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

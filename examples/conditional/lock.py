@@ -1,4 +1,4 @@
-"""A lock: the newest record of a partition names its holder, or is empty. Whoever appends the next record has the lock.
+"""A lock: the newest record of a partition names its holder, or is empty. The program that appends the next record gets the lock.
 
 The offset of that record is a fencing token. The holder sends it with each record that it may write only while it has the lock:
 
@@ -37,8 +37,8 @@ class Lock:
                 try:
                     return (await self.producer.send_and_wait(self.topic, name, partition=0, expect_offset=self.end)).offset
                 except OffsetConflict:
-                    pass  # Another one was faster: read who.
+                    pass  # Another program was faster: read the new holder's record.
 
     async def release(self, token: int) -> None:
-        """Give the lock back. OffsetConflict if another one has taken it."""
+        """Release the lock. OffsetConflict if another program has taken it."""
         await self.producer.send_and_wait(self.topic, b"", partition=0, expect_offset=token + 1)

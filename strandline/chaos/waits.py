@@ -155,7 +155,7 @@ class Waits:
         state.log_claim(step.number, f"{name} joins an ISR only after it has caught up", not seen.in_isr, words)
 
     async def _look(self, partition: int, replica_id: int, replica: Peer, leaders: dict[int, Peer], seen: Refilling) -> bool:
-        """Is the replica in the ISR of this partition, and caught up?"""
+        """Whether the replica is in the ISR of this partition and has caught up. Counts in `seen` if it has not caught up."""
         picture = self._state.watch.picture
         try:
             goal = await probes.high_watermark(leaders[picture.partitions[partition].leader], picture, partition)

@@ -21,7 +21,7 @@ TIMEOUT_MS = 5_000
 
 
 class Decided(NamedTuple):
-    """A decision, and what it could not take into account."""
+    """A decision. `remarks`: sentences about facts that it could not take into account."""
 
     is_allowed: bool
     reason: str

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 Translation = tuple[str, ...] | Callable[[str], list[str]]
-"""The words that replace an option, and its value follows them if it has one; or the words that replace an option with its
-value."""
+"""The words that replace an option (its value, if it has one, follows them); or a function from the value to the words that
+replace both."""
 
 
 def _items(option: str) -> Callable[[str], list[str]]:

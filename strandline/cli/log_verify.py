@@ -80,7 +80,7 @@ def _verified(path: str) -> Verification:
 
 
 def _of_one_replica(found: Verification) -> Verification:
-    """The same findings without what they say about other replicas: those are not here, and may have the records."""
+    """The findings without their statements about other replicas: those are not in this directory, and may have the records."""
     partitions = []
     for partition in found.partitions:
         findings = [replace(finding, others=None) for finding in partition.findings if finding.kind != "lost"]

@@ -1,6 +1,7 @@
 """Names that the shell completes: topics, groups and transactional ids of the cluster, contexts of the configuration file.
 
-A person waits for the Tab key, so the cluster has half a second; and whatever goes wrong, there are just no names.
+A person waits for the Tab key, so a cluster must accept a connection within half a second and answer within a second. After any
+error of the cluster or a file, there are no names.
 """
 
 from __future__ import annotations

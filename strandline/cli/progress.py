@@ -20,7 +20,7 @@ def show_step(number: int, count: int, name: str) -> None:
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how much of `total` is done, until the end of the block. The function that the block gets adds to what is done."""
+    """Show how much of `total` is done, until the end of the block. Yields a function that adds to the amount done."""
     if total <= 0 or not sys.stderr.isatty():
         yield lambda done: None
         return

@@ -120,7 +120,7 @@ def _describe(path: tuple[str, ...], command: Any, context: Any) -> Iterator[str
 
 
 def _usage(command: Any, context: Any) -> Iterator[str]:
-    """What follows the command's words. Click writes an argument that is required as {NAME}, depending on its version."""
+    """The pieces of the usage line after the command's words. Some versions of Click write a required argument as {NAME}."""
     for piece in command.collect_usage_pieces(context):
         if piece != "COMMAND [ARGS]...":  # Of a group that is a command itself; its commands have their own sections.
             yield piece.strip("{}")

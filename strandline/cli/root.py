@@ -56,7 +56,7 @@ def _name_numbers(type: Any) -> None:
 
 
 def first_sentence(help: str) -> str:
-    """What the list of a group's commands says of one of them. Typer would cut it off in the middle."""
+    """The first sentence of a command's help, for the list of its group's commands. Typer would cut it off in the middle."""
     paragraph = " ".join(help.split("\n\n")[0].split())
     return re.split(r"(?<=\.)\s", paragraph)[0]
 

@@ -59,7 +59,7 @@ def abort(
 
 
 async def _open_at(bootstrap: str, topic: str, partition: int, start_offset: int) -> OpenTransaction:
-    """UsageError if no open transaction begins there."""
+    """The open transaction that begins at this offset. UsageError if there is none."""
     from strandline.client import Admin
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:

@@ -45,7 +45,7 @@ class _Key:
     known: list[Known] = field(default_factory=list)
     """By ascending offset."""
     hidden: list[Send] = field(default_factory=list)
-    """Sends that may have superseded records of the key without that a client knows of it."""
+    """Sends that may have superseded records of the key, although no client knows their offsets."""
 
 
 class Removable:

@@ -90,9 +90,10 @@ class Send:
         self.key: Hashable = None
         """The key of the record; needed only in compacted partitions."""
         self.tombstone = False
-        """The record deletes its key. It has no value, so `value` is another name that no other record has."""
+        """The record deletes its key. A tombstone has no value, so `value` is a name instead, unique among all values."""
         self.fencing_token = -1
-        """With which the record was sent; -1: none. The first record with a token has an offset without a record before it."""
+        """The fencing token of the record; -1: none. The offset before the first record with a token may have no record, because
+        it stores the token."""
         self.outcome = OPEN
         self.offset = -1
         """The acknowledged offset; -1 unless OK, and if the acknowledgement has no offset (acks=0)."""

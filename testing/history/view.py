@@ -178,7 +178,7 @@ class View:
         self.fences: set[int] = set()
         """Offsets right before the first record with a fencing token, which may store that token."""
         self.unplaced_fences = 0
-        """How many fences may lie elsewhere."""
+        """Number of fences that may lie at other offsets."""
         self._take_fences()
 
     def may_lack(self, offset: int, at: float = float("inf")) -> bool:
@@ -279,12 +279,13 @@ class View:
         self.first_reads.append(FirstRead(at, new))
 
     def _take_fences(self) -> None:
-        """Each token has one fence at most: usually right before the first record with it. If another record was read there, the
-        fence lies somewhere before that, because its leader failed before the others had the first record; or the other record
-        was lost, and the fence has its offset. If the log has lost the fence, the next record with the token needs another one:
-        its offset is lower than that of the one before it."""
+        """Find the fences, the offsets that store a fencing token. A token has at most one fence, usually right before the first
+        record with the token. If another record was read at that offset, either the fence lies somewhere before it, because its
+        leader failed before the followers had the first record; or the other record was lost, and the fence has its offset. If
+        the log has lost the fence, the next record with the token needs a new fence; then this record has a lower offset than the
+        token's record before it."""
         offsets: dict[int, list[int]] = {}
-        """By token, the offsets of its records that are known, in the order of sending."""
+        """Token -> the known offsets of its records, in the order of sending."""
         for send in self.sends:
             if send.fencing_token >= 0 and send.outcome != FAIL:
                 known = offsets.setdefault(send.fencing_token, [])

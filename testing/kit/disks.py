@@ -1,7 +1,7 @@
 """A node's disk with its faults, and the disk as one process of the node sees it.
 
-The disk outlives processes: what a killed process wrote into the page cache is there for the next process. After its end a
-process cannot reach the disk any more, not even from a thread that is still running, and its locks are free.
+The disk outlives processes: bytes that a killed process wrote into the page cache are there for the next process. After its end a
+process can no longer reach the disk, not even from a thread that is still running, and its locks are free.
 
 Two faults: on a **slow** disk every write and every fsync takes longer, and the process does nothing else meanwhile; on a
 **full** disk every write fails with ENOSPC.

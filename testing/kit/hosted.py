@@ -93,11 +93,11 @@ class HostedNode:
         self.disk = Disk(files)
         self.port = ReservedPort()
         self.kafka_port = ReservedPort() if nodes.kafka and self.is_broker else None
-        """For Kafka's clients."""
+        """The port of the broker's listener for Kafka's clients."""
         self.state = "stopped"
         self.note = ""
         self.levels = SUPPORTED
-        """The levels of the metadata that the next process supports; others play another version of the software."""
+        """The levels of the metadata that the next process supports; a test can set those of another software version."""
         self.process: Process | None = None
         """The latest process; it may be dead."""
         self.speaker = Speaker(self.name, nodes.log)

@@ -10,8 +10,8 @@ of the clients' connections, are `Wire`s (`wires.py`), which ask this network wh
   stays open and the sender of the request waits for a response until its own timeout.
 - **A message is delayed** (DELAY), and with it everything behind it on its connection.
 
-A node is known by its id, a client by `CLIENT`. The ports of an accepted connection tell which node is at its other end: each
-node registers the local and the remote port of the connections that it opens.
+A node is identified by its id, a client by `CLIENT`. The ports of an accepted connection show which node is at its other end:
+each node registers the local and the remote port of the connections that it opens.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Policies:
         self._keyed = (CLEANUP_POLICY, DELETE_RETENTION_MS)
 
     def __contains__(self, topic: str) -> bool:
-        """Whether the topic was compacted whenever it was looked at."""
+        """Whether the topic was compacted at any look (`look`), even if its policy has changed since."""
         return topic in self._kept_s
 
     async def look(self, admin: Admin, topics: Iterable[str], history: History) -> None:

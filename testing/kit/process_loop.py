@@ -6,13 +6,13 @@ schedules every callback on the real loop, wrapped, and decides when the wrapper
 
     alive           the callback runs, in the order in which it was scheduled
     stalled         the callback waits, with all later ones, until the node continues (after a pause, or a slow disk)
-    dead            the callback is dropped: after the kill no code of the node runs any more, no `finally` either
+    dead            the callback is dropped: after the kill no code of the node runs, not even a `finally`
 
 The coroutines of a dead node are kept until the cluster closes, so that the garbage collector does not finish them in the
 middle of a test.
 
-The real loop may be asyncio's or uvloop: only the public methods of an event loop are used. What the real loop itself has to
-wait for (a connection, a listener) runs as a task of the real loop, and its result is passed to a future of this one.
+The real loop may be asyncio's or uvloop: only the public methods of an event loop are used. Operations that need the real loop
+(to open a connection or a listener) run as its tasks, and their results are passed to futures of this loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The security of a cluster of the kit (`secure=True`): its users, and how nodes and clients connect.
 
-In the test's own process, nodes and clients connect by SASL_PLAINTEXT with SCRAM: the faults of the network are made on the bytes
-of the protocol, so there is no TLS. With `processes=True` the cluster is that of `strandline up --secure`, with TLS. Both have
+In the test's own process, nodes and clients connect by SASL_PLAINTEXT with SCRAM, without TLS, because the kit's network faults
+need the plain bytes of the protocol. With `processes=True` the cluster is that of `strandline up --secure`, with TLS. Both have
 the same users: `admin` and the nodes are super users, `producer` may write and create topics, `consumer` may read topics and join
 groups. A user that the test adds has no rights.
 
@@ -84,5 +84,5 @@ def password_of(user: str) -> str:
 
 
 def _salt_of(user: str) -> Any:
-    """The salt is the same in each test."""
+    """A source of the user's salt, which is the same in each test."""
     return lambda size: hashlib.sha256(user.encode()).digest()[:size]

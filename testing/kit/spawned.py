@@ -50,7 +50,7 @@ ANY_RACK = "probe"
 """Followers serve consumers that name a rack; which one makes no difference to them."""
 
 FAST_PROCESSES: Mapping[str, Any] = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 300}
-"""Not shorter than this: other load on the machine delays processes."""
+"""Shorter timeouts than the defaults, but long enough for processes that other load on the machine delays."""
 
 R = TypeVar("R", bound=Message)
 

@@ -147,7 +147,7 @@ class Wire(asyncio.Protocol):
                 self._deliver_eof()
             else:
                 self._feed(data)
-        # If the node closed the connection, tell it at once; if the other end did, tell it after the data that was sent before.
+        # If the node closed the connection, notify it at once; if the other end did, only after all data that was sent before.
         if self._lost is not None and not self._is_lost_told and (self.is_closing or not (self._arrived or self.is_cut)):
             self._is_lost_told = True
             self._inner.connection_lost(self._lost[0])
@@ -233,7 +233,8 @@ class DroppingWire(Wire):
         self._responses = _Lane("response", FrameStream(response_head))
 
     def update(self) -> None:
-        """Also accept the connection for the node, once the link is not cut. Until then only the kernel knows of it."""
+        """Also accept the connection for the node and send the data that was kept back, once the link is not cut. Until then only
+        the kernel has accepted the connection."""
         if not self.is_cut:
             if self._inner is None:
                 self.loop.post(self._take)

@@ -1,4 +1,4 @@
-"""What the reads prove about each append: consumers that saw it, and consumers that passed its offset and did not.
+"""Collects what the reads prove about each append: which consumers saw it, and which passed its offset without seeing it.
 
 A read covers the offsets from where it began to the position after it. A record of a transaction whose offset is known, from an
 acknowledgement or from any read, and that lies in this range, is *seen* or *missed* by the read. Every check of a transaction's

@@ -127,7 +127,7 @@ class Transaction:
 
 
 class Read(NamedTuple):
-    """What one read_committed consumer read from one partition: the records at the offsets from `first` on, before `end`."""
+    """The records that one read_committed consumer read from one partition, at the offsets from `first` on, before `end`."""
 
     process: Process
     partition: Partition

@@ -59,7 +59,8 @@ def _check_epochs(evidence: Evidence, findings: Findings) -> None:
 
 
 def _check_real_time(evidence: Evidence, findings: Findings) -> None:
-    """Only committed transactions have ended for certain: a record of an aborted one may be appended until its marker is."""
+    """A record must have a higher offset than those of each transaction that ended before its own began. Only committed
+    transactions have certainly ended: a record of an aborted one may be appended until its marker is."""
     transactions = evidence.history.transactions
     ended = sorted((t for t in transactions if t.outcome == COMMITTED), key=attrgetter("ended_at"))
     furthest: dict[Partition, _Place] = {}
