@@ -1,4 +1,4 @@
-"""What must hold after every event of a simulated run, by the numbers of its invariants: I1, I2, ...
+"""The invariants of a simulated run, which must hold after every event, by their numbers: I1, I2, ...
 
     probes.py  ->  observer.Invariants  ->  the ghosts (ghosts.py, paths.py), then the checks of a family
 
@@ -54,11 +54,11 @@
 | I49 nodes are never throttled | rights.py | a connection is muted |
 | I50 sessions of groups | group_sessions.py | each heartbeat and its answer; a member is removed; a target is appended; at rest |
 
-I36 to I40, about groups, are in the place of I21. The members of a run write down what they were told and given
-(`cluster/groups/ledger.py`). "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at
+There is no I21: I36 to I40, about groups, have replaced it. The members of a run record the responses and records that they
+receive (`cluster/groups/ledger.py`). "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at
 rest" is `Invariants.at_rest`, when faults and clients have ended.
 
 `Ghosts.permit_loss` says that more has failed than the cluster promises to survive: then I4 (its second half), I6, I7, I9,
-I10, I13 and I15 are silent for the partition, the loss is noted, and I20 must find it among the reported losses. If such a run
-loses the disks of a majority of the controllers, only idle lists and resources can still be judged.
+I10, I13 and I15 are not checked for the partition, the loss is noted, and I20 must find it among the reported losses. If such a
+run loses the disks of a majority of the controllers, only idle lists and resources can still be judged.
 """

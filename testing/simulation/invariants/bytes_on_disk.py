@@ -1,7 +1,7 @@
-"""What the disk really has, read directly: no fault strikes here, and no time passes.
+"""The bytes that a disk really has, read directly: no fault strikes here, and no time passes.
 
-Works on the disks of `storage/memory/memory_files.py` and on everything built on them. Of a real disk the cache is read as any
-process reads it, and what is durable is unknown.
+Works on the disks of `storage/memory/memory_files.py` and on everything built on them. On a real disk, files are read from the
+cache as by any process, and it is unknown which bytes are durable.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def is_durable(file: Any) -> bool:
 
 
 def durable_content(files: Any, path: str) -> bytes | None:
-    """What a power cut leaves of a file; None if it leaves nothing, or if that is unknown."""
+    """The bytes of a file that survive a power cut; None if the file does not survive, or if that is unknown."""
     node = _durable_node(files, path)
     return None if node is None or not hasattr(node, "durable_size") else bytes(node.durable)
 

@@ -1,8 +1,9 @@
 """I33: a broker and a fetcher do not go in circles: a fetch without news is answered when its wait has ended, not before.
 
-A fetch that is answered early, with nothing that the fetcher did not know, is sent again at once and answered early again: two
-processes are busy with nothing, as fast as the network lets them (KAFKA-9731, redpanda#31580). A few such answers in a row are
-right: a fetcher that has another partition to fetch ends its parked fetch, and errors are repeated after a pause.
+If a fetch is answered early although nothing is new for the fetcher, the fetcher sends the next one at once, which is answered
+early again: both processes are busy without progress, as fast as the network permits (KAFKA-9731, redpanda#31580). A few such
+answers in a row are right: a fetcher that has another partition to fetch ends its parked fetch, and errors are repeated after a
+pause.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -14,7 +15,7 @@ from typing import Any
 from strandline.testing.simulation.invariants.violation import Violation
 
 IN_A_ROW_MAX, WITHIN_S = 100, 1.0
-"""Many more than a retry every 20 ms makes in this time; two processes on one machine make thousands."""
+"""Twice the answers that a retry every 20 ms causes in this time; processes that go in circles cause thousands."""
 EARLY = 0.5
 """A fetch is answered early if less than this part of its wait has passed; the clocks of the nodes do not agree better."""
 
@@ -32,7 +33,7 @@ class Told:
 
 
 def on_fetch_answered(told: Told, node: int, fetch: Any, answer: Any, now: float) -> None:
-    """A fetch is about to be answered."""
+    """Judge the answer to a fetch, which is about to be sent."""
     wait_s = fetch.request.body.max_wait_ms / 1000
     is_news = _note_news(told, answer)
     if is_news or not wait_s or not fetch.request.body.min_bytes or now - fetch.request.received_at > EARLY * wait_s:

@@ -1,14 +1,15 @@
-"""I26, I27: what a cleaner may change in a log, and that no deleted key comes back.
+"""I26, I27: which changes a cleaner may make to a log, and that a deleted key stays deleted.
 
-Cleaners run on each replica for itself, so the copies of a compacted partition need not hold the same bytes. They must hold the
-same records at the same offsets, as far as they hold them at all. From the first cleaning of a partition on, its ghost therefore
-knows every **original** record (`Originals`), and each replica's ghost the offsets of those that its log lacks (`absent`).
+Each replica runs its own cleaner, so the copies of a compacted partition need not hold the same bytes. But each record that a
+copy holds must be the same, at the same offset, in every other copy that holds it. From the first cleaning of a partition on, its
+ghost therefore has every **original** record (`Originals`), and each replica's ghost has the offsets of those that its log lacks
+(`absent`).
 
-- **I26 compaction.** A batch that no leader wrote is one that a cleaner has made of batches that a leader wrote: its records are
-  originals, byte for byte, and it spans the offsets of those that are missing. A missing record has a newer one of its key below
-  the true high watermark, or it is a tombstone, or its transaction was aborted. A record of a transaction that is open or aborted
-  supersedes none. Only a tombstone whose delete horizon has passed is removed for good. Below the
-  first dirty offset each key has one record.
+- **I26 compaction.** A batch that no leader wrote is one that a cleaner has built from batches that a leader wrote: its records
+  are originals, byte for byte, and it spans the offsets of those that are missing. A missing record has a newer one of its key
+  below the true high watermark, or it is a tombstone, or its transaction was aborted. A record of a transaction that is open or
+  aborted supersedes none. Only a tombstone whose delete horizon has passed is removed for good. Below the first dirty offset each
+  key has one record.
 - **I27 deleted keys.** A replica that lacks the tombstone of a key, without a newer record of the key, holds no older value of
   it: such a value would be read again as soon as the replica leads. The tombstone lies below the offset that the log reports
   (`tombstones_removed_below`). A follower whose log ends below that offset deletes its log and copies the leader's.
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     from strandline.storage.log.segment import Segment
 
 
-# -- batches that a cleaner has made ----------------------------------------------------------------------------------
+# -- batches that a cleaner has built ---------------------------------------------------------------------------------
 
 
 def is_cleaned(partition: PartitionGhost, epoch: int, batch: Batch) -> bool:
-    """Whether this is a changed form of what the leader of the epoch wrote, and no new batch."""
+    """Whether this is a cleaned form of a batch that the leader of the epoch wrote, and not a new batch."""
     chain = partition.tree.chains.get(epoch)
     if partition.originals is None or chain is None or not chain.start <= batch.base < chain.end:
         return False
@@ -79,18 +80,19 @@ def _check_frame(replica: ReplicaGhost, header: BatchHeader) -> None:
 
 
 def take(replica: ReplicaGhost, header: BatchHeader, data: Buffer, position: int) -> None:
-    """A follower has appended a batch that a cleaner on its leader made."""
+    """A follower has appended a batch that a cleaner on its leader has built."""
     lacks(replica, missing_from(replica, header, data, position))
 
 
 def lacks(replica: ReplicaGhost, offsets: Sequence[int]) -> None:
-    """The log of the replica lacks these records from now on; it has their epochs already, or gets them in this step."""
+    """Note that the log of the replica lacks these records from now on. Its path has their epochs already, or gets them in this
+    step."""
     replica.absent.update(dict.fromkeys(offsets))
     replica.unjudged += offsets
 
 
 def check_absent(replica: ReplicaGhost) -> None:
-    """Judge the records that the log has begun to lack in this step."""
+    """Judge the records that were removed from the log in this step."""
     offsets, replica.unjudged = replica.unjudged, []
     partition, originals = replica.partition, replica.partition.originals
     if originals is None or replica.damage is not None or partition.loss_permitted or partition.is_deleted:
@@ -117,7 +119,7 @@ def _check_missing(replica: ReplicaGhost, originals: Originals, offset: int) -> 
 
 
 def check_deleted(replica: ReplicaGhost, originals: Originals, key: bytes, tombstone: int) -> None:
-    """I27: nothing of the key is left below its tombstone, which is gone."""
+    """I27: no record of the key is left below its tombstone, which this log lacks."""
     for offset in originals.before(key, tombstone, replica.path):
         if offset not in replica.absent:
             text = (
@@ -149,7 +151,7 @@ def _learn_log(partition: PartitionGhost, log: Log) -> None:
 
 
 class Replaced(NamedTuple):
-    """The segments that a cleaned one replaces, before it does."""
+    """The segments that a cleaned one is about to replace."""
 
     base: int
     end: int
@@ -220,15 +222,15 @@ def _check_horizons(replica: ReplicaGhost, was: Replaced, removed: list[int], cl
 
 
 def truncated(replica: ReplicaGhost) -> None:
-    """The path has become shorter, or was begun anew."""
+    """The path has become shorter, or was restarted at another offset."""
     path = replica.path
     replica.absent = {offset: None for offset in replica.absent if path.start <= offset < path.end}
     replica.deleted_below = 0 if path.start == path.end else min(replica.deleted_below, path.end)
 
 
 def must_begin_anew(replica: ReplicaGhost, old: Path) -> bool:
-    """Whether a replica with this path outside the ISR has begun anew, because another one has removed tombstones above its end:
-    it may hold the values that they have deleted."""
+    """Whether a replica outside the ISR, whose path was `old`, rightly restarted its log. It must if another replica has removed
+    tombstones above its end, because it may hold the values that they have deleted."""
     partition, registration = replica.partition, replica.partition.registration
     if replica.path.start != replica.path.end or registration is None or replica.node in registration.isr:
         return False
@@ -279,7 +281,7 @@ def check_bytes(replica: ReplicaGhost, log: Log) -> None:
             if is_cleaned(partition, header.leader_epoch, batch_of(header)):
                 missing += missing_from(replica, header, data, position)
             offset = header.next_offset
-    start = max(log.segments[0].base_offset, replica.path.start)  # `truncated` forgets what is below the path
+    start = max(log.segments[0].base_offset, replica.path.start)  # `truncated` drops the offsets below the path
     missing = _between(missing, start, log.log_end_offset)
     held = _between(replica.absent, start, log.log_end_offset)
     if offset != replica.path.end or sorted(missing) != sorted(held):

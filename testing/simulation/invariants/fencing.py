@@ -1,11 +1,11 @@
 """I45: in the committed log no record with a lower fencing token follows one with a higher token.
 
-A batch of records does not say with which token it was sent. So the probe of `Log.append_as_leader` notes the token of each
-append, and the batches are judged in the order of the log as they become committed: the fence before a batch must have the token
-of its append, and each fence must have a higher token than the one before it. Nothing that a broker remembers counts here.
+A batch of records does not contain the token with which it was sent. So the probe of `Log.append_as_leader` notes the token of
+each append, and the batches are judged in the order of the log when they become committed: the fence before a batch must have the
+token of its append, and each fence must have a higher token than the one before it. The state of a broker is not used here.
 
-A record is rejected for a committed token only. At rest every log knows the token that the fences result in, also if its own part
-of the log does not contain them any more.
+A record is rejected for a committed token only. At rest the state of every log has the token of the last committed fence, even if
+its own part of the log no longer contains the fence.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -24,7 +24,7 @@ def on_sent(partition: PartitionGhost, epoch: int, base: int, token: int) -> Non
 
 
 def on_committed(partition: PartitionGhost, epoch: int, batch: Batch) -> None:
-    """The batch has just become committed; all before it were."""
+    """The batch has just become committed, after all batches before it."""
     if batch.is_control and batch.producer_id >= FIRST_FENCE:
         token = token_of(batch.producer_id, batch.sequence)
         if token <= partition.token and not partition.loss_permitted:
@@ -39,7 +39,7 @@ def on_committed(partition: PartitionGhost, epoch: int, batch: Batch) -> None:
 
 
 def on_rejected(ghosts: Ghosts, response: ProducePartitionResponse) -> None:
-    """A leader answers that an append with a higher token came before. That must be committed, because the answer is final."""
+    """A leader rejects an append because of a higher token. That token must be committed, because the answer is final."""
     partition = ghosts.partitions.get((response.topic_id, response.partition))
     if partition is not None and response.fencing_token > partition.token and not partition.loss_permitted:
         text = f"a record is rejected for fencing token {response.fencing_token}, but the committed one is {partition.token}"
@@ -47,7 +47,7 @@ def on_rejected(ghosts: Ghosts, response: ProducePartitionResponse) -> None:
 
 
 def check_state(replica: ReplicaGhost) -> None:
-    """The log knows the token of the committed log. At rest only, when all records are committed."""
+    """Check that the state of the log has the token of the committed log. Runs at rest only, when all records are committed."""
     log, partition = replica.log, replica.partition
     if log is None or replica.damage is not None or partition.loss_permitted:
         return

@@ -7,11 +7,11 @@
     TransactionsGhost transactions, as the records of __transaction_state say (transaction_views.py)
     Process           a running broker or controller; the next one on the same machine is another
 
-`Committed` is not what a broker says. A leader's high watermark is accepted only after every member of the ISR was found to hold
-what it covers (`watermark.py`). The accepted one is the *true* high watermark, `committed.end`.
+`committed` does not depend on what a broker claims. A leader's high watermark is accepted only if every member of the ISR was
+found to hold the records below it (`watermark.py`). The accepted one is the *true* high watermark, `committed.end`.
 
 `loss_permitted` is set from outside when more faults have struck than the cluster promises to survive. From then on only two
-things are judged for such a partition: whether its losses are reported (I20), and what needs no redundancy.
+things are judged for such a partition: whether its losses are reported (I20), and the invariants that need no redundancy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Process:
         self.has_started = False
         """The `start` of its server has returned."""
         self.open_files: dict[int, object] = {}
-        """By `id`; kept here as long as they are open."""
+        """The open files, by their `id`; the reference keeps the id valid."""
 
     @property
     def is_alive(self) -> bool:
@@ -81,13 +81,13 @@ class Registration(NamedTuple):
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
     directories: tuple[bytes, ...] = ()
-    """Of each replica, its log directory; empty if no broker has assigned any."""
+    """The log directory of each replica, in the order of the replicas; empty if no broker has assigned any."""
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     original: tuple[int, ...] = ()
     """The replicas before the reassignment that is running; empty if none is."""
     throttle_rate: int = 0
-    """Of the reassignment, in bytes per second; 0: no limit."""
+    """The limit of the reassignment, in bytes per second; 0: no limit."""
 
     def directory_of(self, node: int) -> bytes:
         """The log directory of a broker's replica; UNASSIGNED if the metadata does not name one."""
@@ -105,7 +105,7 @@ class BrokerGhost:
 
 
 class ReplicaGhost:
-    """What a broker (or controller) really has of a partition."""
+    """The records of a partition that a broker (or controller) really has."""
 
     __slots__ = (
         "absent",
@@ -138,15 +138,16 @@ class ReplicaGhost:
         self.live: Partition | None = None
         """The partition object, while the broker serves it."""
         self.told = (-1, -1)
-        """Leader epoch and partition epoch of `live` at the last look."""
+        """Leader epoch and partition epoch of `live` when they were last checked."""
         self.is_unclean = False
-        """The replica came back with less than it had, and has not been proven complete since."""
+        """The replica restarted with fewer records than it had, and has not been proven complete since."""
         self.damage: int | None = None
-        """The first offset that the disk has lost or changed, as far as that was seen."""
+        """The first offset that the disk is known to have lost or changed."""
         self.fork: tuple[int, int] | None = None
-        """(from, to): records that only this replica has, behind which it follows the leader again; see `logs.check_fork`."""
+        """(from, to): the range of records that only this replica has; from `to` on it follows the leader. See
+        `logs.check_fork`."""
         self.has_forgotten = False
-        """The log has dropped producers that were silent for long."""
+        """The log has dropped the state of producers that have sent nothing for long."""
         self.flushed = 0
         """For a metadata log: everything below this offset is on the disk."""
         self.flushed_by_epoch: dict[int, int] = {}
@@ -158,7 +159,7 @@ class ReplicaGhost:
         self.deleted_below = 0
         """The offset after the last tombstone that this log lacks and that no newer record of its key supersedes."""
         self.clean_to = 0
-        """The first dirty offset of the log at the last look."""
+        """The first dirty offset of the log when it was last checked."""
 
     @property
     def is_live(self) -> bool:
@@ -175,7 +176,7 @@ class ReplicaGhost:
 
 
 class Loss(NamedTuple):
-    """Committed records that no leader has any more."""
+    """Committed records that the leader no longer has."""
 
     start: int
     end: int
@@ -231,12 +232,12 @@ class PartitionGhost:
         self.committed = Path()
         """`committed.end` is the true high watermark. It decreases only by a permitted loss."""
         self.asked: list[tuple[int, int]] = []
-        """(offset, size): records up to this offset were committed together, and the ISR needed this size then."""
+        """(offset, size): records up to this offset were committed together, when the ISR needed this minimum size."""
         self.told_end = 0
         """The highest true high watermark so far. Above `committed.end` only after a loss."""
         self.registration: Registration | None = None
         self.history: dict[int, Registration] = {}
-        """By partition epoch."""
+        """Partition epoch -> the committed registration with this epoch."""
         self.leaders: dict[int, int] = {}
         """Leader epoch -> its leader in the committed metadata."""
         self.actors: dict[int, Process] = {}
@@ -251,12 +252,12 @@ class PartitionGhost:
         self.acked_end = 0
         """Every record of a successful acks=all response lies below this offset."""
         self.read: dict[int, tuple[int, int]] = {}
-        """Base offset -> (epoch, crc) of each batch that a consumer was given."""
+        """Base offset -> (epoch, crc) of each batch that was sent to a consumer."""
         self.read_end = 0
         self.applied: dict[int, int] = {}
-        """Leader epoch -> the highest high watermark that its leader told clients when it was sure of it."""
+        """Leader epoch -> the highest applied high watermark that its leader sent to clients (`reads.py`)."""
         self.producers: dict[int, Any] = {}
-        """Producer id -> its position in the committed log (`producers.py`)."""
+        """Producer id (or owner of a name) -> its position in the committed log (`producers.py`)."""
         self.markers: dict[int, list[Marker]] = {}
         """Producer id -> the markers that leaders have appended."""
         self.open_transactions: dict[int, list[range]] = {}
@@ -266,7 +267,7 @@ class PartitionGhost:
         self.aborted: dict[int, None] = {}
         """The committed offsets of aborted transactions."""
         self.told_stable: dict[int, int] = {}
-        """Leader epoch -> the last stable offset that its leader has told a reader of committed records."""
+        """Leader epoch -> the last stable offset that its leader last sent to a reader of committed records."""
         self.token = NO_TOKEN
         """The highest fencing token in the committed log (`fencing.py`)."""
         self.tokens: dict[tuple[int, int], int] = {}
@@ -280,7 +281,7 @@ class PartitionGhost:
         self.unreported = -1
         """The leader epoch of an unclean election in the batch that is being replayed, if its report has not been checked."""
         self.reported: list[str] = []
-        """What the cluster has reported (a metric, and a line) about a possible loss here."""
+        """The reports of the cluster (a metric and a log line each) about a possible loss in this partition."""
 
     @property
     def true_high_watermark(self) -> int:
@@ -333,8 +334,8 @@ class MetadataGhost:
     voters: tuple[int, ...] = ()
     feature_level: int = 0
     is_given_up: bool = False
-    """The disks of a majority of the controllers were lost, and the run permitted it. What the quorum had agreed on is unknown
-    from then on."""
+    """The disks of a majority of the controllers were lost, and the run permitted it. From then on it is unknown which metadata
+    the quorum had committed."""
 
     @property
     def end(self) -> int:
@@ -358,7 +359,7 @@ class Ghosts:
         self.disturbed: dict[PartitionGhost, None] = {}
         """Partitions whose metadata, role or ISR changed in this step, or of which a log became shorter."""
         self.closed_disks: set[object] = set()
-        """Disks whose logs the last process closed in order, or was about to close."""
+        """Disks whose logs the last process closed in order, or began to close."""
         self._by_files: dict[int, Process] = {}
         self._loss_permitted = ""
         self._min_isr: dict[tuple[int, str, int], int] = {}
@@ -380,7 +381,7 @@ class Ghosts:
         return process if process is not None and process.files is files else None
 
     def end(self, server: object) -> None:
-        """Note that the server has ended, for a server whose event loop goes on."""
+        """Note that the server has ended. (Its event loop may continue.)"""
         for process in self.processes.values():
             if process.server is server:
                 process.has_ended = True
@@ -416,7 +417,7 @@ class Ghosts:
         return topic_id.hex() if known is None else known.topic
 
     def permit_loss(self, reason: str, partition: str | None = None) -> None:
-        """More has failed than the cluster promises to survive: in one partition, or everywhere."""
+        """Permit losses, because more has failed than the cluster promises to survive: in one partition, or everywhere."""
         if partition is None:
             self._loss_permitted = reason
             self.metadata.log.loss_permitted = reason

@@ -1,8 +1,8 @@
-"""I40: what a coordinator has in its memory is what its log says, and all replicas say the same.
+"""I40: the memory of a coordinator agrees with its log, and with the logs of all replicas.
 
-Checked at rest. The log of the leader is loaded once more, into a new shard, as a coordinator does it that takes over: the groups
-and offsets must be those in the memory of the present one. Each follower's log, which a cleaner of its own has cleaned, must say
-the same record by record: so what was deleted or has expired is gone on all replicas.
+Checked at rest. The log of the leader is loaded once more, into a new shard, as by a coordinator that takes over: the groups and
+offsets must be those in the memory of the present coordinator. Each follower's log, which its own cleaner has cleaned, is applied
+record by record and must give the same result: so groups and offsets that were deleted or have expired are gone on all replicas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Signature = dict[str, Any]
 READ_BYTES = 1 << 20
 REBALANCES = "a rebalance"
-"""Of a classic group that has members that no record names yet."""
+"""The signature of a classic group that has members that are in no record yet: it is not compared."""
 
 
 def check(ghosts: Ghosts) -> None:
@@ -63,7 +63,7 @@ def _check_partition(partition: PartitionGhost) -> None:
 
 
 def _shard_of(leader: ReplicaGhost, number: int) -> Any:
-    """The loaded shard of the coordinator; None if it is not one, or loads."""
+    """The loaded shard of the coordinator; None if the broker does not coordinate the partition, or is still loading it."""
     opened = getattr(leader.process and leader.process.server, "opened", None)
     active = None if opened is None else opened.groups.shards.get(number)
     return active if active is not None and active.is_current and active.loader is None else None
@@ -78,8 +78,8 @@ def _compare(partition: PartitionGhost, leader: ReplicaGhost, memory: Signature,
 
 
 def _loaded(active: Any, shard: GroupShard) -> GroupShard | None:
-    """The new shard, into which a coordinator that takes over has loaded the log of the present one. None if the disk rots there,
-    which nobody has noticed before."""
+    """Load the log of the present coordinator into the new shard, as a coordinator that takes over does. None if the log has
+    damaged bytes that were not read before."""
     steps, ends = deque[Callable[[], None]](), list[Exception | None]()
     state, call_soon = active.leader_state, steps.append
     GroupLoader(state, shard, is_current=lambda: True, call_soon=call_soon, run_blocking=None, on_end=ends.append).start()
@@ -93,7 +93,7 @@ def _loaded(active: Any, shard: GroupShard) -> GroupShard | None:
 
 
 def _replayed(shard: GroupShard, log: Log) -> GroupShard | None:
-    """The new shard, with every record of this log applied, one after the other. None if the disk rots there."""
+    """The new shard, with every record of this log applied, one after the other. None if the log has damaged bytes."""
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         try:
@@ -128,7 +128,7 @@ def _replay(shard: GroupShard, record: Any, producer_id: int) -> None:
 
 
 def _signature(shard: GroupShard, high_watermark: int) -> Signature:
-    """The groups and offsets of a shard, by names for people."""
+    """The groups and offsets of a shard, by the names that a violation shows."""
     shard.offsets.on_high_watermark(high_watermark)
     found: Signature = {}
     for group in shard.groups:

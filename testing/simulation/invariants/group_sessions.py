@@ -1,13 +1,13 @@
 """I50: sessions and intervals of a group are those of its configuration, within the bounds of its coordinator's file.
 
-What is in effect is computed from the metadata that the broker has applied, and from its file (`in_effect`); the product keeps a
-table of its own. A change of the configuration counts from the next heartbeat on, as in Kafka:
+The settings in effect are computed here from the metadata that the broker has applied, and from its file (`in_effect`); the
+product keeps a table of its own. A change of the configuration counts from the next heartbeat on, as in Kafka:
 
 - A response to a heartbeat names the session and the interval that were in effect when the heartbeat arrived.
-- A member is not removed before the session has ended that its last heartbeat began. At a new coordinator that is the end of its
-  load, and the session in effect then.
-- It is removed when the longest session has ended that one of its heartbeats began, while the coordinator acts.
-- Two targets of a group are at least the shorter one of the assignment intervals apart that were in effect at the two. (The
+- A member is not removed before the end of the session that its last heartbeat began. If it has sent none to this coordinator,
+  the session begins when the coordinator has loaded the group, with the length in effect then.
+- It is removed when the last of the sessions that its heartbeats began has ended, if the coordinator is active.
+- The time between two targets of a group is at least the shorter one of the assignment intervals in effect at each of them. (The
   first target of a group, that of a group without members, and that of a classic group that is converted do not count.)
 
 Times are those of the coordinator's loop. I36 checks that no other member reads a partition of a member that still relies on a
@@ -37,10 +37,10 @@ EXACT_S = 0.005
 RATE_MIN = 0.9
 """Clocks differ by up to a tenth."""
 LATE_S = 1.0
-"""How long a removal may take, with the time-out after which a coordinator repeats one that could not be appended."""
+"""Seconds that a removal may take, including the time-out after which a coordinator repeats one that could not be appended."""
 TWICE_S = 0.1
-"""A coordinator that was paused may hear of a member before it sees that the session has ended. So it counts if a member is there
-still, after this time."""
+"""A coordinator that was paused may accept a heartbeat before it sees that the session of some member has ended. So a member
+counts as overdue only if a check at least this many seconds after the first one still finds it."""
 LEAVES, LEAVES_FOR_A_MOMENT = -1, -2
 
 
@@ -51,7 +51,7 @@ def in_effect(ghosts: Ghosts, node: int, group: str) -> Settings:
 
 
 def settings_of(own: Mapping[str, str], file: Any) -> Settings:
-    """By the group's own values, and the keys of the broker."""
+    """Settings from the group's own values and the keys in the broker's file, which bound them."""
     found = []
     for key in KEYS:
         value, name = own.get(f"consumer.{key}"), key.replace(".", "_")
@@ -98,7 +98,7 @@ def on_heartbeat(ghosts: Ghosts, node: int, protocol: Any, groups: Any, request:
 
 
 def _check_overdue(node: int, coordination: Coordination, group: Any, name: str, now: float) -> None:
-    """Members whose sessions have ended, and that are there although the coordinator acts."""
+    """Violation if a member is still in the group although its sessions have ended and the coordinator is active."""
     members = getattr(group, "members", {})
     for key in [key for key in coordination.sessions if key[0] == name]:
         session = coordination.sessions[key]
@@ -112,7 +112,7 @@ def _check_overdue(node: int, coordination: Coordination, group: Any, name: str,
 
 
 def on_answer(ghosts: Ghosts, node: int, request: Any, response: Any, received_at: float) -> None:
-    """A response to a heartbeat leaves. `received_at`: when the heartbeat arrived, on the clock of the broker's loop."""
+    """A response to a heartbeat is sent. `received_at`: when the heartbeat arrived, on the clock of the broker's loop."""
     if request.member_epoch < 0:
         return
     key = (request.group_id, request.member_id)
@@ -160,8 +160,8 @@ def on_session_ended(ghosts: Ghosts, node: int, protocol: Any, group: Any, membe
 
 
 def relies_on_earlier_coordinator(ghosts: Ghosts, protocol: Any, group: str, member_id: str) -> bool:
-    """Whether the member has sent no heartbeat to this coordinator, and an earlier one has told it a session that has not ended
-    yet. The brokers' files may differ, and a broker that has just started does not know of an earlier configuration."""
+    """Whether the member has sent no heartbeat to this coordinator, but relies on a session from an earlier one that has not
+    ended yet. The brokers' files may differ, and a broker that has just started does not know of an earlier configuration."""
     coordination, key = ghosts.groups.sessions.coordinations.get(protocol), (group, member_id)
     if coordination is None or key in coordination.sessions:
         return False
@@ -174,7 +174,7 @@ def _run_time() -> float:
 
 
 def longest_told_ms(ghosts: Ghosts, group: str, member_id: str, since: float) -> int:
-    """The longest session that the member was told since this time, on the clock of the run; 0: none."""
+    """The longest session, in milliseconds, in an answer to the member since this time on the clock of the run; 0: none."""
     told = ghosts.groups.sessions.told.get((group, member_id), ())
     return max((session_ms for told_at, session_ms in told if told_at >= since), default=0)
 

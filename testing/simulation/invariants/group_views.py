@@ -1,8 +1,8 @@
-"""What the coordinator of a leader epoch has written: the groups of one partition of `__consumer_offsets`, as its records say.
+"""The groups of one partition of `__consumer_offsets`, as the records say that the coordinator of a leader epoch has written.
 
-A view is made of the records of a leader's log, in their order, and knows nothing of the coordinator's memory. It keeps where
-each record is in the log, because a record may be appended and never committed: `Entry` has its offset and leader epoch, and the
-ghost of the partition knows what is committed.
+A view is built from the records of a leader's log, in their order, and not from the coordinator's memory. It keeps the place of
+each record in the log, because a record may be appended and never committed: `Entry` has its offset and leader epoch, and the
+ghost of the partition has the committed log.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from strandline.testing.simulation.invariants.session_ghosts import SessionsGhos
 OffsetKey = tuple[str, str, int]
 """Group, topic and partition."""
 LEFT = -1
-"""In the history of a member: it was removed."""
+"""The epoch in the history of a member from which on it is removed."""
 
 
 class Entry(NamedTuple):
-    """Where a record is."""
+    """The place of a record in the log."""
 
     offset: int
     epoch: int
 
 
 class Told(NamedTuple):
-    """What a member may be told from a record on: its epoch, and what it owns."""
+    """What a coordinator may answer to a member from a record on: the member's epoch, and its partitions."""
 
     at: Entry
     epoch: int
     named: frozenset[TopicIdPartition]
     assignment: bytes | None = None
-    """Of a member of a classic group; None for a group of the newer protocol."""
+    """The assignment of a member of a classic group; None for a group of the newer protocol."""
 
 
 class Stored(NamedTuple):
@@ -82,7 +82,7 @@ class GroupView:
         self.now = 0.0
         """The time of the record that is applied, on the clock of the leader's loop."""
         self._written_at: dict[OffsetKey, int] = {}
-        """Where the record of the newest offset of each key is."""
+        """Key -> the offset at which the record of its newest committed offset is."""
         self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset | None]]] = {}
         """Producer id -> the offsets of its open transaction, with the places of their records."""
         self.current: dict[tuple[str, str], CurrentAssignmentValue] = {}
@@ -92,7 +92,7 @@ class GroupView:
         """Groups of the newer protocol -> the group epoch."""
         self.assignment_epochs: dict[str, int] = {}
         self.history: dict[tuple[str, str], list[Told]] = {}
-        """(group, member) -> what it may have been told, in the order of the log."""
+        """(group, member) -> what a coordinator may have answered to it, in the order of the log."""
         self.owners: dict[tuple[str, TopicIdPartition], dict[str, None]] = {}
         """(group, partition) -> the members that own it, or still have to give it up."""
         self.shared: dict[tuple[str, TopicIdPartition], None] = {}
@@ -227,7 +227,7 @@ class OffsetsGhost:
         self.batches: dict[tuple[int, int], list[tuple[int, Written]]] = {}
         """(leader epoch, base offset) -> the records of each batch that a leader has written, with their offsets."""
         self.views: dict[int, GroupView] = {}
-        """By leader epoch."""
+        """Leader epoch -> the view of its leader."""
         self.led: dict[int, int] = {}
         """Broker -> the last epoch in which it has led."""
 
@@ -238,15 +238,16 @@ class GroupsGhost:
     def __init__(self) -> None:
         self.sessions = SessionsGhost()
         self.received_at = 0.0
-        """When the request arrived whose answer is being judged, on the clock of its broker's loop."""
+        """The arrival time of the request whose answer is being judged, on the clock of its broker's loop."""
         self.partitions: dict[TopicIdPartition, OffsetsGhost] = {}
-        """Of `__consumer_offsets`, by topic id and number."""
+        """The partitions of `__consumer_offsets`, by topic id and number."""
         self.incarnations: Counter[str] = Counter()
         self.answered: dict[tuple[str, str, TopicIdPartition], int] = {}
         """(group, member, partition) -> the committed offset in the last answer to the member."""
         self.doubtful: dict[tuple[str, str], bool] = {}
-        """(group, member) that may have been removed without its knowledge, and that is alive -> whether it was: the peer's end
-        of its connection was closed, or it has not given up partitions in time."""
+        """(group, member) of a live member that the coordinator may remove before the member can know -> whether it has done so.
+        The reason: its connection was lost, or it has not given up partitions in time, or a new coordinator has a shorter
+        session."""
 
     def of(self, key: TopicIdPartition) -> OffsetsGhost:
         found = self.partitions.get(key)

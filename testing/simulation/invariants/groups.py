@@ -1,15 +1,15 @@
-"""I36, I37, I38: who owns a partition in a group, which commits count, and what the coordinator answers.
+"""I36, I37, I38: the owners of a group's partitions, the commits that count, and the answers of the coordinator.
 
-The judge is the log: what the leader of a partition of `__consumer_offsets` appends is decoded here, and applied to a view
-(`group_views.py`) of that leader epoch. The coordinator's memory is compared with nothing but at rest (I40, `group_memory.py`).
+The log decides: the records that the leader of a partition of `__consumer_offsets` appends are decoded here, and applied to a
+view (`group_views.py`) of that leader epoch. The coordinator's memory is compared only at rest (I40, `group_memory.py`).
 
-- **I36 ownership**, by the coordinator's records: no partition of a group has two owners after any append; the epoch of a group
-  rises, and its assignment epoch is not above it; a group is of one type. And by what leaves: a heartbeat or a SyncGroup response
-  tells a member only what a committed record says of it. (By what the members then do: `cluster/groups/ledger.py`.)
+- **I36 ownership**, in the coordinator's records: no partition of a group has two owners after any append; the epoch of a group
+  rises, and its assignment epoch is not above it; a group is of one type. In responses: a heartbeat or a SyncGroup response
+  gives a member only an epoch and an assignment from a committed record. (In the actions of members: `cluster/groups/ledger.py`.)
 - **I37 commits**: a member's commit is accepted only if the member exists in that epoch, and no other member owns the partition;
-  it is not below the offset that is stored already. An acknowledged commit is committed in the log.
-- **I38 answers**: an OffsetFetch response contains, for each partition, the last offset below the high watermark, once the leader
-  knows which records are committed, and nothing above it.
+  it is not below the offset that is already stored. An acknowledged commit is committed in the log.
+- **I38 answers**: an OffsetFetch response contains, for each partition, the last offset below the high watermark, and nothing
+  above it; it is not sent before the leader knows which records are committed.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -53,7 +53,7 @@ def is_offsets(partition: PartitionGhost) -> bool:
 
 
 def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
-    """A leader begins: its view is made of the log that it has."""
+    """A leader begins: build its view from the log that it has."""
     partition, view = replica.partition, GroupView()
     known = ghosts.groups.of(partition.key)
     for batch_epoch, batch in partition.tree.walk(replica.path, 0, replica.path.end):
@@ -63,7 +63,7 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
 
 
 def remember(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader]) -> None:
-    """Batches have entered the log of a replica, or may have."""
+    """Remember the records of batches that were appended to the log of a replica, or may have been."""
     known, position = ghosts.groups.of(replica.partition.key).batches, 0
     for header in headers:
         key = (header.leader_epoch, header.base_offset)
@@ -73,7 +73,7 @@ def remember(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Se
 
 
 def _written(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, Written]]:
-    """What a batch says: its records, offsets of a transaction, or the marker of one."""
+    """The content of a batch, with offsets: its records, the offsets that a transaction commits, or a transaction's marker."""
     if header.is_control:
         marker = read_marker(batch, 0, header) if is_marker(header) else None
         if marker is not None:
@@ -96,7 +96,7 @@ def _decoded(batch: Buffer, base: int) -> Iterator[tuple[int, GroupRecord]]:
 
 
 def on_appended(ghosts: Ghosts, replica: ReplicaGhost, headers: Sequence[BatchHeader]) -> None:
-    """I36, for what a leader has appended."""
+    """I36, for batches that a leader has appended."""
     known = ghosts.groups.of(replica.partition.key)
     view = known.views.get(headers[0].leader_epoch)
     if view is None:
@@ -207,7 +207,7 @@ def _regression(replica: ReplicaGhost, view: GroupView, record: OffsetCommitReco
 
 
 def on_answer(ghosts: Ghosts, node: int, request: Any, response: Any, received_at: float = 0.0) -> None:
-    """A response leaves: I36, I37, I38. `received_at`: when the request arrived, on the clock of the broker's loop."""
+    """I36, I37, I38 for a response that is sent. `received_at`: when the request arrived, on the clock of the broker's loop."""
     ghosts.groups.received_at = received_at
     check = _CHECKS.get(type(response))
     if check is None or getattr(response, "error_code", None):
@@ -321,7 +321,7 @@ def _check_fetched(
 ) -> None:
     group, asked = response.groups[0], request.groups[0]
     if len(response.groups) > 1 or group.error_code or replica.log is None:
-        return  # The answers for several groups were made at several moments.
+        return  # The answers for several groups were created at several moments.
     high_watermark = replica.log.high_watermark
     _check_is_known(replica, high_watermark, group.group_id)
     for answer in group.partitions:
@@ -346,7 +346,7 @@ def _check_fetched(
 
 
 def _check_is_known(replica: ReplicaGhost, high_watermark: int, group: str) -> None:
-    """Below the start of its epoch the leader does not know yet what is committed."""
+    """Violation if the high watermark is below the start of the leader's epoch: then the leader cannot know what is committed."""
     leader_state = None if replica.live is None else replica.live.leader_state
     if leader_state is not None and high_watermark < leader_state.epoch_start_offset:
         text = (

@@ -45,7 +45,8 @@ def on_elected_with_missing_records(replica: ReplicaGhost) -> None:
 
 
 def on_log_dir_failed(ghosts: Ghosts, node: int, offline: Collection[TopicIdPartition], is_told: bool) -> None:
-    """`offline`: the partitions whose replicas on this node the metric counts as offline from now on."""
+    """A log directory has failed. `offline`: the partitions whose replicas on this node the metric counts as offline from now on.
+    `is_told`: whether the failure was reported."""
     for partition in ghosts.partitions.values():
         if node not in partition.replicas:
             continue
@@ -56,7 +57,7 @@ def on_log_dir_failed(ghosts: Ghosts, node: int, offline: Collection[TopicIdPart
 
 
 def check(partition: PartitionGhost) -> None:
-    """At rest: every loss was reported."""
+    """Check at rest that a partition with losses has reported one."""
     if partition.losses and not partition.reported:
         loss = partition.losses[0]
         text = (

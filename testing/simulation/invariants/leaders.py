@@ -1,7 +1,7 @@
 """I1: in an epoch, one process leads.
 
-This is stricter than one *node*: a broker that was started again may have less than its predecessor had, so it must not continue
-in the predecessor's epoch either.
+This is stricter than one *node*: a broker that was restarted may have fewer records than its previous process, so it must not
+continue in that process's epoch either.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """

@@ -3,8 +3,8 @@
 - **I4 log matching** is checked when a batch is appended, or found by a recovery. It must be the batch that the leader of its
   epoch wrote at this offset, after the same record. Then an equal (offset, epoch) means equal logs up to there, for good
   (`paths.py`). The second half, equal logs below both high watermarks, is checked when a high watermark moves (`watermark.py`).
-- **I6 truncation**: what a replica drops must not be committed, unless others have it, and it repairs itself or begins anew
-  because it has missed tombstones.
+- **I6 truncation**: a replica must not drop committed records, unless another member of the ISR has them and the replica either
+  repairs damage or restarts its log because it has missed tombstones.
 - **I22 topic identity**: a batch that is not in this topic's tree is looked up in the other trees, to name its topic.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def append(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], *, renewed: bool) -> bool:
-    """The log has appended these batches. `renewed`: the broker wrote its own time and new checksums into them. True: they are
-    new, so this replica leads."""
+    """The log has appended these batches. `renewed`: the broker wrote its own time and new checksums into them. Returns whether
+    they are new, which means that this replica leads."""
     path, tree = replica.path, replica.partition.tree
     position, is_new = 0, False
     for header in headers:
@@ -63,7 +63,7 @@ def append(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Sequ
 
 
 def may_have_appended(replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], *, renewed: bool) -> None:
-    """The process died, or its disk failed, in the middle of an append: some of these batches may be found later."""
+    """The process died, or its disk failed, in the middle of an append: a later recovery may find some of these batches."""
     parent, end, position = replica.path.last_epoch, replica.path.end, 0
     for header in headers:
         crc = header.crc if not renewed else int.from_bytes(records[position + CRC_POS : position + CRC_POS + 4], "big")
@@ -138,7 +138,7 @@ def _check_parent(replica: ReplicaGhost, path: Path, epoch: int, batch: Batch) -
 
 
 def opened(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
-    """A process has opened the log, perhaps after a crash: what does the disk really have?"""
+    """A process has opened the log, perhaps after a crash: read and judge the batches that the disk really has."""
     before, is_first = replica.path, replica.log is None and not replica.path.epochs and replica.path.end == 0
     path, damage = _read(ghosts, replica, log, is_first)
     if damage is not None and not is_first:
@@ -215,7 +215,7 @@ def _recognise(
 
 
 def _assume_rest(path: Path, before: Path, log: Log) -> None:
-    """Behind damage, assume that the log is what it was; and where no append was seen, what the log says."""
+    """Extend the path beyond the damage: with the records that the log had before, and after them with the epochs it reports."""
     end = log.log_end_offset
     said = [(epoch, max(start, before.end)) for epoch, start in log.epochs.entries]
     rest = [(epoch, low, high) for (epoch, low), (_, high) in pairwise([*said, (NOTHING, end)])]
@@ -280,7 +280,7 @@ def _others_have(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> bool:
 
 
 def log_start_moved(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
-    """I5: a log start moves up, unless the log is truncated below it or begun anew."""
+    """I5: a log start only increases, unless the log is truncated below it or restarted."""
     if log.log_start_offset < replica.path.start:
         text = f"the log start of node {replica.node} moved back from {replica.path.start} to {log.log_start_offset}"
         raise replica.partition.violation("I5", text, replica.node)
@@ -315,9 +315,9 @@ def check_log(ghosts: Ghosts, replica: ReplicaGhost) -> None:
 
 
 def check_fork(replica: ReplicaGhost, fork: tuple[int, int], high_watermark: int) -> None:
-    """I4: a leader that has deleted the offset where the histories part cannot name it, so a follower may keep a fork that ends
-    at the leader's log start. The follower must drop the fork, by moving its own log start, before its high watermark covers any
-    of it."""
+    """I4: a leader that has deleted the offset at which the two logs diverge cannot report it, so a follower may keep a fork that
+    ends at the leader's log start. The follower must drop the fork, by moving its own log start, before its high watermark covers
+    any of it."""
     start, end = fork
     if replica.path.start >= end or replica.path.end < end:
         replica.fork = None
@@ -328,7 +328,8 @@ def check_fork(replica: ReplicaGhost, fork: tuple[int, int], high_watermark: int
 
 
 def check_epochs(replica: ReplicaGhost, epochs: list[int], starts: list[int]) -> None:
-    """I11: the cache holds where each epoch of the path begins; an epoch without records begins where the next one does."""
+    """I11: the cache holds the offset at which each epoch of the path begins. An epoch without records begins where the next one
+    does."""
     path, partition = replica.path, replica.partition
     registration = partition.registration
     if registration is not None and path.last_epoch > registration.leader_epoch:

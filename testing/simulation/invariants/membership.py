@@ -1,14 +1,14 @@
-"""I2, I3, I13, I14, I30: what the controllers commit about brokers and partitions.
+"""I2, I3, I13, I14, I30: the metadata of brokers and partitions that the controllers commit.
 
 When a batch becomes committed, its records are replayed here by separate rules, and the result is compared with the image that
-the production code makes of them.
+the production code builds from them.
 
-KIP-966 is read here for a cluster that elects cleanly:
+The rules of KIP-966, for a cluster that elects cleanly:
 
 - At level 0 of the metadata, the last member of an ISR stays in it when it dies, fenced and without a leader, and there is no
   ELR. From level 1 on the ISR is empty then, and so is the leader.
 - There is an ELR only while the ISR is smaller than the effective min ISR, and no replica is in both. I7 compares the log of each
-  member of the ELR with what is committed. A process that came back with less than it had is in neither (I3).
+  member of the ELR with the committed log. A replica that has lost records by a restart is in neither (I3).
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -225,7 +225,7 @@ def _check_election(partition: PartitionGhost, before: Registration, after: Regi
     if named in (NO_LEADER, NO_LEADER_CHANGE) or named == before.leader or named in (*before.isr, *before.elr):
         return
     if named in partition.accepted.get(after.partition_epoch, {}):
-        return  # The leader's proposal completes a reassignment and removes the leader: a member that it adds may lead at once.
+        return  # The leader's proposal completes a reassignment that removes the leader: a member that it adds may lead already.
     if after.is_recovering:
         partition.reported.append(f"unclean election of broker {named}")
         partition.unreported = after.leader_epoch
@@ -242,7 +242,7 @@ def _check_recovery(partition: PartitionGhost, after: Registration) -> None:
 
 
 def check_proposal(replica: ReplicaGhost, partition_epoch: int, proposed: Sequence[int]) -> None:
-    """I30, on the side of the leader, which proposes this ISR in the partition epoch that it knows."""
+    """I30 at the leader, which proposes this ISR in the partition epoch that it knows."""
     known = replica.partition.history.get(partition_epoch)
     if known is not None and known.is_recovering and not set(proposed) <= set(known.isr):
         text = f"broker {replica.node} recovers from an unclean election, but proposes the ISR {list(proposed)}"
@@ -327,7 +327,7 @@ def _check_elr(ghosts: Ghosts, partition: PartitionGhost, registration: Registra
 
 
 def compare_with_image(ghosts: Ghosts, image: MetadataImage, changed: Changed) -> None:
-    """The replayed state and the image of the production code, made of the same records, must be equal (I14, I19)."""
+    """The replayed state and the image of the production code, built from the same records, must be equal (I14, I19)."""
     for key in changed[0]:
         partition, found = ghosts.partitions[key], image.partition(key)
         ours = partition.registration
@@ -362,7 +362,7 @@ def _fields_of(found: PartitionRegistration) -> tuple[object, ...]:
 
 
 def check_epochs_of_replica(ghosts: Ghosts, partition: PartitionGhost) -> None:
-    """I14: a broker's leader epoch and partition epoch of a partition never go back, and are committed."""
+    """I14: a broker's leader epoch and partition epoch of a partition never decrease. I19: they are committed."""
     for replica in partition.replicas.values():
         live = replica.live
         if live is None or not replica.is_live:
@@ -381,8 +381,8 @@ def check_epochs_of_replica(ghosts: Ghosts, partition: PartitionGhost) -> None:
 
 
 def on_accepted(ghosts: Ghosts, image: MetadataImage, request: AlterPartitionRequest, answer: AlterPartitionResponse) -> None:
-    """A controller has accepted AlterPartition proposals: note which processes they mean. NEW_LEADER_ELECTED accepts one, too: it
-    completes a reassignment that removes the leader."""
+    """A controller has accepted AlterPartition proposals: note the broker epochs that they name. NEW_LEADER_ELECTED accepts one,
+    too: it completes a reassignment that removes the leader."""
     for item, told in zip(request.partitions, answer.partitions, strict=True):
         partition = ghosts.partitions.get((item.topic_id, item.partition))
         found = image.partition((item.topic_id, item.partition))

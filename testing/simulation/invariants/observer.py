@@ -1,9 +1,9 @@
-"""`Invariants`: receives what happens, keeps the ghosts, and calls the checks of every family.
+"""`Invariants`: receives the events of a run, updates the ghosts, and calls the checks of every family.
 
 The probes (`probes.py`) call an `on_...` method for each state change. The method first updates the ghosts, then calls the
 checks that can be judged at this change, and raises `Violation`. Checks of a whole log or a whole partition run in `after_step`,
-for those that changed since the last one; if none did, that costs a look at two empty dicts. Every `SWEEP_STEPS` steps
-`after_step` also checks what no event touches: timers, resources.
+for those that changed since the last call; if none did, that costs a look at two empty dicts. Every `SWEEP_STEPS` steps
+`after_step` also checks what no event reports: timers, resources.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Invariants:
             self.note(e)
 
     def unsettled(self) -> list[str]:
-        """What has not become as it must after all faults have ended (I24); empty if the cluster is at rest."""
+        """The reasons, one sentence each, why the cluster is not at rest after all faults have ended (I24); empty if it is."""
         return rest.unsettled(self.ghosts)
 
     def at_rest(self) -> None:
@@ -166,7 +166,7 @@ class Invariants:
         clean_starts.on_closing(self.ghosts, disk)
 
     def on_logs_found(self, disk: object, node: int, was_clean: bool) -> None:
-        """A process has found the logs of the process before it. `was_clean`: it assumes a clean shutdown."""
+        """A process has found the logs of the previous process. `was_clean`: it assumes a clean shutdown."""
         clean_starts.on_loaded(self.ghosts, disk, node, was_clean)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
@@ -193,7 +193,8 @@ class Invariants:
         return replica
 
     def on_log_moved(self, replica: ReplicaGhost, before: Path) -> None:
-        """The log was replaced by its copy in another directory, which was read from the disk; `before` is what the log held."""
+        """The log was replaced by its copy in another directory, which was read from the disk; `before` is the path of the old
+        log."""
         partition, node = replica.partition, replica.node
         if not replica.path.holds_all_of(before) or replica.path.start > before.start:
             text = f"broker {node} goes on with a copy of its log that lacks records: {replica.path} in place of {before}"
@@ -279,7 +280,7 @@ class Invariants:
             self.trace.emit("log.rolled", replica.node, replica.partition.name, base=log.segments[-1].base_offset)
 
     def on_replacing(self, replica: ReplicaGhost, old: Sequence[Segment], end: int) -> compaction.Replaced:
-        """A cleaned segment is about to take the place of these, which end at this offset."""
+        """A cleaned segment is about to take the place of the old ones, which end at this offset."""
         return compaction.before_replacement(replica, old, end)
 
     def on_replaced(self, replica: ReplicaGhost, log: Log, was: compaction.Replaced, clock_ms: int) -> None:
@@ -330,7 +331,7 @@ class Invariants:
         membership.check_proposal(replica, partition_epoch, proposed)
 
     def on_isr(self, kind: str, replica: ReplicaGhost, **fields: Any) -> None:
-        """The leader has proposed an ISR, or learned the outcome."""
+        """The leader has proposed an ISR, or received the outcome."""
         self.ghosts.disturbed[replica.partition] = None
         self.trace.emit(kind, replica.node, replica.partition.name, **fields)
 
@@ -372,7 +373,7 @@ class Invariants:
         reads.on_told(replica, high_watermark, is_answer=is_answer)
 
     def on_stable_told(self, replica: ReplicaGhost, response: Any) -> None:
-        """A reader of committed records gets this answer."""
+        """A leader sends this answer to a reader of committed records."""
         transactions.on_told(replica, response)
 
     def on_answer(self, node: int, request: Any) -> None:
@@ -381,7 +382,7 @@ class Invariants:
     # -- groups -------------------------------------------------------------------------------------------------------
 
     def on_group_answer(self, node: int, request: Any, response: Any, received_at: float) -> None:
-        """A response about a group leaves."""
+        """A broker sends a response about a group."""
         groups.on_answer(self.ghosts, node, request, response, received_at)
         if isinstance(response, ConsumerGroupHeartbeatResponse) and not response.error_code:
             group_sessions.on_answer(self.ghosts, node, request, response, received_at)
@@ -404,7 +405,7 @@ class Invariants:
             self.on_member_doubtful(group.group_id, member_id, is_removed=True)
 
     def on_member_doubtful(self, group: str, member_id: str, *, is_removed: bool) -> None:
-        """A coordinator removes the member before its session has ended, or will soon."""
+        """A coordinator has removed the member before its session has ended (`is_removed`), or may soon do so."""
         self.ghosts.groups.doubtful[group, member_id] = is_removed
 
     def on_commit_decided(self, node: int, request: Any, records: Sequence[Any]) -> None:

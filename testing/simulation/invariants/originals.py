@@ -1,4 +1,4 @@
-"""The records of a compacted partition as their leaders wrote them: what a cleaner leaves of a log is compared with them."""
+"""The records of a compacted partition as their leaders wrote them. The cleaned logs are compared with them."""
 
 from __future__ import annotations
 

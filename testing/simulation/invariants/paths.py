@@ -1,14 +1,14 @@
-"""Which records a log holds, without holding them: a tree of batches per partition, and paths in it.
+"""The content of logs without a copy of the records: a tree of batches per partition, and a path in it per log.
 
-Only the leader of an epoch creates records in it, one after the other. So everything that was ever written to a partition is a
-**tree**: a *chain* of batches per leader epoch, which hangs on a record of an earlier chain. A log is a **path** in this tree.
-Little describes a path: where each of its epochs begins, and where it ends.
+Only the leader of an epoch creates records in it, one after the other. So all batches ever written to a partition form a
+**tree**: a *chain* of batches per leader epoch, which hangs on a record of an earlier chain. A log is a **path** in this tree. A
+path needs only the offset at which each of its epochs begins, and its end.
 
     chain e1    0 1 2 3 4 5 6           path of broker 1   [(e1, 0)]          up to 7
     chain e2            4 5             path of broker 2   [(e1, 0) (e2, 4)]  up to 6
 
-Log matching (I4) makes it a tree, and is checked when each batch is entered. From then on two logs with the same epoch at the
-same offset hold the same bytes up to there, and one look at its path tells whether a replica has a record.
+That it is a tree is log matching (I4), which is checked when each batch is entered. From then on two logs with the same epoch at
+the same offset hold the same bytes up to there, and one look at its path shows whether a replica has a record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING = -1
 
 
 class Batch(NamedTuple):
-    """What must be the same in every copy of the batch."""
+    """The fields that must be the same in every copy of a batch."""
 
     base: int
     next: int
@@ -48,7 +48,7 @@ class Path:
         self.epochs: list[int] = []
         """The epochs of the records, in order; an epoch without records is left out."""
         self.starts: list[int] = []
-        """Where each epoch begins, strictly increasing. The first may lie below `start`."""
+        """The offset at which each epoch begins, strictly increasing. The first may lie below `start`."""
 
     def copy(self) -> Path:
         path = Path(self.start)
@@ -91,8 +91,8 @@ class Path:
         self.start = self.end = offset
 
     def follow(self, other: Path, end: int) -> None:
-        """Become the beginning of the other path, up to `end`. Of records that the other path does not have any more, this one
-        keeps what it knows."""
+        """Become equal to the other path up to `end`. For records that the other path has deleted, this one keeps the epochs that
+        it has."""
         keep = bisect_left(other.starts, end)
         epochs, starts = other.epochs[:keep], other.starts[:keep]
         known = bisect_left(self.starts, starts[0] if starts else end)
@@ -101,7 +101,7 @@ class Path:
         self.epochs, self.starts, self.end = self.epochs[:known] + epochs, self.starts[:known] + starts, end
 
     def agrees_until(self, other: Path) -> int:
-        """The offset at which the two part; if they do not, the end of the shorter one."""
+        """The offset at which the two paths diverge; if they do not, the end of the shorter one."""
         offset = min(self.end, other.end)
         while offset > 0:
             ours, theirs = self.epoch_at(offset - 1), other.epoch_at(offset - 1)
@@ -126,7 +126,7 @@ class Path:
 
 
 class Chain:
-    """What the leader of one epoch wrote."""
+    """The batches that the leader of one epoch wrote."""
 
     __slots__ = ("batches", "by_base", "end", "parent", "start")
 

@@ -2,7 +2,7 @@
 
 The first batch of a producer may have any sequence number: earlier ones may have been given up, or deleted, before a surviving
 leader received them. From then on the numbers have no gap as long as a record of the producer is in the log; a leader that has
-deleted all of them has forgotten the producer.
+deleted all of them has dropped the producer's state.
 
 A *named* producer is stricter: its sequences are the rows of one work epoch, whichever attempt writes them. They begin at 0,
 continue through all producer epochs, are remembered longer than the records, and end with the first row of a higher work epoch.
@@ -108,7 +108,7 @@ State = tuple[int, list[tuple[int, int]]]
 def _states(replica: ReplicaGhost, start: int) -> dict[int, State]:
     states: dict[int, State] = {}
     newest: dict[int, int] = {}
-    """By name: the id of its newest work epoch. Older ones are forgotten."""
+    """Producer name -> the producer id of its newest work epoch. The states of older ones are dropped."""
     for _, batch in replica.partition.tree.walk(replica.path, start, replica.path.end):
         if batch.producer_id < 0 or (batch.is_control and batch.producer_id >= FIRST_FENCE):
             continue
@@ -129,7 +129,7 @@ def _states(replica: ReplicaGhost, start: int) -> dict[int, State]:
 
 
 def _fits(found: State | None, state: State) -> bool:
-    """Whether the state fits; a log may remember batches that it has deleted since."""
+    """Whether the state of the log fits; it may contain batches that the log has deleted since."""
     epoch, batches = state
     return found is not None and found[0] == epoch and found[1][-len(batches) :] == batches
 

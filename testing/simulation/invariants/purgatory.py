@@ -1,7 +1,7 @@
 """I17: every operation that waits in a broker is answered, once, in time, and for the right reason.
 
-Whether a success is true when it leaves is I15 (`watermark.py`); the rest is here. Deadlines are judged by the timer that must
-exist for them: the event loop promises that a due timer fires, and a process that was stopped is not to blame for being late.
+I15 (`watermark.py`) checks that a success is true when it is sent; the rest is here. Deadlines are judged by the timer that must
+exist for them: the event loop promises that a due timer fires, and a process that was paused may be late.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -16,7 +16,7 @@ from strandline.testing.simulation.invariants.violation import Violation
 
 
 def check_answered_once(node: int, request: Any) -> None:
-    """A request is about to be answered."""
+    """Check that a request that is about to be answered was not answered before."""
     if request.is_answered and not request.connection.closed:
         raise Violation("I17", f"broker {node} answers {request!r} a second time", node=node)
 
@@ -52,7 +52,7 @@ def _check_waiters(process: Process) -> None:
 
 
 def check_idle(ghosts: Ghosts) -> None:
-    """No produce request is open any more: the lists of waiting operations are empty."""
+    """When no produce request is open, the lists of waiting operations are empty."""
     for process in ghosts.live_brokers():
         if not process.server.has_logs:
             continue

@@ -1,9 +1,9 @@
 """I18, I19: the metadata quorum, and all nodes that follow its log.
 
-- **I18**: what a voter says is on its disk. When a vote or a fetch leaves, the disk below the cache is checked. A leader commits
-  only what a majority has on its disks, and only if a record of its own epoch follows.
-- **I19**: there is one committed log. It grows when a leader raises the quorum's high watermark. Whatever a controller or broker
-  applies is compared with it batch by batch, and the images that they make of it key by key.
+- **I18**: the state that a voter reports is on its disk. When a vote or a fetch is sent, the disk below the cache is checked. A
+  leader commits only records that a majority has on its disks, and only up to a record of its own epoch.
+- **I19**: there is one committed log. It grows when a leader raises the quorum's high watermark. The batches that a controller or
+  broker applies are compared with it one by one, and the images that they build from it key by key.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -59,7 +59,7 @@ def on_fetch_leaves(ghosts: Ghosts, node: int, offset: int) -> None:
 
 
 def on_vote_leaves(ghosts: Ghosts, voter: int, epoch: int, candidate: int, path: str) -> None:
-    """A vote for another candidate leaves, or the request that implies the vote for itself."""
+    """A voter sends its vote for another candidate, or the request that implies a vote for itself."""
     before = ghosts.metadata.votes.setdefault((voter, epoch), candidate)
     if before != candidate:
         raise Violation(
@@ -80,7 +80,7 @@ def on_vote_leaves(ghosts: Ghosts, voter: int, epoch: int, candidate: int, path:
 
 
 def on_high_watermark(ghosts: Ghosts, replica: ReplicaGhost, offset: int, *, leads_in: int | None) -> None:
-    """A voter raised the quorum's high watermark, and may have committed batches by that."""
+    """A voter has raised the quorum's high watermark, and may thereby have committed batches."""
     log, path = ghosts.metadata.log, replica.path
     committed = log.committed
     if ghosts.metadata.is_given_up:
@@ -116,7 +116,7 @@ def on_high_watermark(ghosts: Ghosts, replica: ReplicaGhost, offset: int, *, lea
 
 
 def _give_up(ghosts: Ghosts) -> None:
-    """Give up judging: epochs, topics and brokers that existed before may come again, so no record of them is of use."""
+    """Give up judging: epochs, topics and brokers that existed before may reappear, so the record of them is of no use."""
     ghosts.metadata.is_given_up = True
 
 
@@ -172,11 +172,11 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
         raise Violation("I19", text, node=replica.node)
 
 
-# -- who applies what (I19) -------------------------------------------------------------------------------------------
+# -- nodes that apply the log (I19) -----------------------------------------------------------------------------------
 
 
 def on_applied(ghosts: Ghosts, who: str, node: int, batch: tuple[int, int, int], values: Sequence[bytes] | None) -> None:
-    """`batch`: base offset, last offset, epoch. `values`: the records, if they are available."""
+    """A node has applied a batch. `batch`: base offset, last offset, epoch. `values`: the records, if they are available."""
     metadata = ghosts.metadata
     if not metadata.entries:
         return
@@ -235,7 +235,7 @@ def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: Metad
 
 
 def on_snapshot(ghosts: Ghosts, node: int, snapshot_id: SnapshotId, image: MetadataImage | None) -> None:
-    """A controller has made or received a snapshot."""
+    """A controller has written or received a snapshot."""
     metadata, end = ghosts.metadata, snapshot_id.end_offset
     if not metadata.entries:
         return

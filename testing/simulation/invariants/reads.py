@@ -1,10 +1,11 @@
 """I8, I9, I29, and the half of I10 that clients see: what a broker sends to a consumer.
 
-**The applied high watermark** (I10) is what clients are told: by ListOffsets, and with each fetch. A new leader may know an
-older high watermark than the one that its predecessor told. To a request for the latest offset it must answer "not available";
-its fetch responses carry the old one, as Kafka's do, until it has reached the start of its own epoch. From then on, and always
-for ListOffsets, no leader tells less than it or a leader of an older epoch told before. A leader that was replaced and does not
-know it may tell old offsets: it is compared with its own and older epochs.
+**The applied high watermark** (I10) is the one that leaders send to clients, by ListOffsets and with each fetch. A new leader may
+know an older high watermark than the one that its predecessor sent. To a request for the latest offset it must answer "not
+available"; its fetch responses carry the old one, as Kafka's do, until it has reached the start of its own epoch. From then on,
+and always for ListOffsets, a leader sends no lower one than it or a leader of an older epoch sent before. A leader that was
+replaced and does not know it may send old offsets: it is compared with its own and older epochs.
+
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -57,7 +58,7 @@ def on_batch(replica: ReplicaGhost, base: int, end: int, epoch: int, crc: int) -
 
 
 def on_cleaned_batch(replica: ReplicaGhost, header: BatchHeader, buffer: Buffer, position: int) -> None:
-    """The records that are left must be committed, and be what the leader wrote; so no consumer has read others there."""
+    """The records that are left must be committed, and equal to those that the leader wrote; so all consumers read the same."""
     partition, committed = replica.partition, replica.partition.committed
     if partition.is_deleted or partition.loss_permitted:
         return
@@ -85,7 +86,7 @@ def _check_range(replica: ReplicaGhost, base: int, end: int, epoch: int) -> None
 
 
 def on_out_of_range(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> None:
-    """I9: a position that a consumer has reached does not vanish, unless it was deleted."""
+    """I9: an offset up to which consumers have read is not out of range, unless its records were deleted."""
     partition, registration = replica.partition, replica.partition.registration
     is_stale = registration is None or replica.leads_in != registration.leader_epoch
     if is_stale or partition.loss_permitted or partition.is_deleted:
@@ -98,7 +99,7 @@ def on_out_of_range(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> None:
 
 
 def on_nominated(replica: ReplicaGhost, nominee: int) -> None:
-    """I29: a leader sends a consumer to a member of the ISR, as far as the leader knows. Others may lag without a bound."""
+    """I29: a leader sends a consumer only to a member of the ISR that it knows. Other replicas may lag without a bound."""
     leader_state = replica.live.leader_state if replica.live is not None else None
     if leader_state is None:
         text = f"broker {replica.node} sends a consumer to broker {nominee}, but does not lead"
@@ -109,7 +110,7 @@ def on_nominated(replica: ReplicaGhost, nominee: int) -> None:
 
 
 def on_told(replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
-    """I10: a client is told a high watermark. `is_answer`: it asked for the latest offset."""
+    """I10: a broker sends a high watermark to a client. `is_answer`: the client asked for the latest offset."""
     partition, leader_state = replica.partition, replica.live.leader_state if replica.live is not None else None
     if partition.is_deleted:
         return

@@ -1,8 +1,8 @@
 """I34 and I35: reassignments (KIP-455) and their throttle (KIP-73).
 
 - **I34** is checked for each committed change of a partition: a reassignment ends with the replicas of its target, all added ones
-  in the ISR, or with the original replicas, in their order; and with it end the lists of added and removed replicas, and its
-  throttle. That each one ends in time is liveness: the run waits for it when the faults are over (`phases.py`).
+  in the ISR, or with the original replicas, in their order; and it leaves no added or removed replicas and no throttle behind.
+  That each one ends in time is liveness: the run waits for it when the faults are over (`phases.py`).
 - **I35**: the throttle slows down no member of the ISR.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
@@ -49,7 +49,7 @@ def _told(known: Registration) -> str:
 
 
 def check_throttled(replica: ReplicaGhost, follower: int, isr: tuple[int, ...]) -> None:
-    """I35: the leader keeps records back from this follower."""
+    """I35: the leader delays records of this follower, because of a throttle."""
     if follower in isr:
         text = f"broker {replica.node} throttles broker {follower}, which is in the ISR {list(isr)}"
         raise replica.partition.violation("I35", text, replica.node)

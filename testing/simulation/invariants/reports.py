@@ -1,7 +1,7 @@
 """I31: the report of an unclean election names every committed record that the new leader lacks.
 
-The report is in the batch that elects the leader. What is lost shows as soon as this leader begins: the committed records that
-its log does not have. They must lie in the range of the report. If the range is empty, nothing may be lost.
+The report is in the batch that elects the leader. The loss shows as soon as this leader begins: the committed records that its
+log does not have. They must lie in the range of the report. If the range is empty, no record may be lost.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -18,7 +18,7 @@ def on_report(ghosts: Ghosts, record: UncleanElectionRecord) -> None:
 
 
 def check_reported(partition: PartitionGhost, registration: Registration) -> None:
-    """At the end of a committed batch: the partition's unclean election has a report."""
+    """Check at the end of a committed batch that the partition's unclean election has a report."""
     epoch, partition.unreported = partition.unreported, -1
     if epoch >= 0 and epoch not in partition.reports:
         text = f"broker {registration.leader} is elected uncleanly in epoch {epoch}, but there is no report"

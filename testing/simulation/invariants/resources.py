@@ -1,4 +1,4 @@
-"""I23: what a process holds is bounded by its configuration, and nothing of it is left when it has stopped.
+"""I23: the connections, tasks and files of a process are bounded by its configuration, and none is left when it has stopped.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """

@@ -1,8 +1,8 @@
-"""I24, and what is judged at rest only: whole logs, producer states, images, idle lists.
+"""I24, and the checks that run at rest only: whole logs, producer states, images, idle lists.
 
-Liveness is not broken at a moment; it must be reached by a moment. So `unsettled` says, in one sentence each, what is not yet as
-it must become. A run heals, waits until that is empty, and reports what is left after its bound as a violation, with these
-sentences as the diagnosis.
+No single moment breaks liveness: a state must be reached in time. So `unsettled` returns the reasons, one sentence each, why it
+is not reached yet. A run heals the faults, waits until there is no reason, and after its bound reports those that are left as a
+violation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAXIMUM_TOLD = 10
 
 
 def unsettled(ghosts: Ghosts) -> list[str]:
-    """What keeps the cluster from being at rest. Only running nodes count."""
+    """The reasons why the cluster is not at rest, one sentence each. Only running nodes count."""
     found = list(_nodes(ghosts))
     if not ghosts.metadata.is_given_up:
         for partition in ghosts.partitions.values():

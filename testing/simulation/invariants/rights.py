@@ -1,12 +1,12 @@
 """I47 to I49: requests take effect only with the rights that they need, and nodes are not throttled.
 
-I47  a handler gets no request behind its guards whose sender lacks the right for it
-I48  no consumer is given records of a topic that it may not read, and each decision about a right agrees with the rules
+I47  the guards of a handler pass no request whose sender lacks the right for it
+I48  no consumer receives records of a topic that it may not read, and each decision about a right agrees with the rules
 I49  requests between nodes are never throttled, and their connections are never muted
 
-The judge has a table of rights of its own, and decides with all rules of the committed metadata, one after the other
-(`is_allowed`). The product decides with an index, a memory of decisions and deltas of its image. What a node may know is the
-metadata that it has applied: a rule that has not reached it does not count there yet, and one that has reached it counts at once.
+This module has a table of rights of its own, and decides with all rules of the committed metadata, one after the other
+(`is_allowed`). The product decides with an index, a cache of decisions and deltas of its image. A node is judged by the metadata
+that it has applied: a rule counts there as soon as the node has applied it, and not before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Right = tuple[int, int, str]
 """Operation, resource type, name."""
 Needs = Iterable[tuple[Right, ...]]
-"""Each of these must be fulfilled, by one of its rights."""
+"""The needs of a request: of each tuple, the sender must have at least one right."""
 
 _IMPLYING = {
     m.DESCRIBE: (m.DESCRIBE, m.READ, m.WRITE, m.DELETE, m.ALTER),
@@ -43,7 +43,7 @@ def is_super_user(principal: Any) -> bool:
 
 
 def is_allowed(rules: Iterable[Any], principal: Any, host: str, right: Right) -> bool:
-    """The decision by Kafka's rules, in the plainest way."""
+    """Decide by Kafka's rules, as plainly as possible."""
     if is_super_user(principal):
         return True
     operation, resource_type, name = right
@@ -169,7 +169,7 @@ NEEDS: dict[int, Callable[[Any, Any], Needs]] = {
         _cluster(m.CLUSTER_ACTION),
     ),
 }
-"""Api key -> what a request needs to reach its handler."""
+"""API key -> the rights that a request needs to reach its handler."""
 FORWARDED = frozenset(
     {
         apis.CREATE_TOPICS,
@@ -185,7 +185,7 @@ FORWARDED = frozenset(
         apis.ALTER_CLIENT_QUOTAS,
     }
 )
-"""A broker forwards these without a check of its own, because the controller decides."""
+"""The API keys of requests that a broker forwards without a check of its own, because the controller decides."""
 
 
 # -- the checks -------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def check_envelope(node: int, request: Any) -> None:
 
 
 def check_decision(ghosts: Ghosts, node: int, access: Any, right: Right, is_granted: bool) -> None:
-    """I48: a decision is that of the rules in the metadata that the node has applied."""
+    """I48: a decision agrees with the rules in the metadata that the node has applied."""
     if access.image.offset < 0:
         return
     if is_allowed(_rules(ghosts, access.image), access.principal, access.host, right) != is_granted:
@@ -233,7 +233,7 @@ def check_decision(ghosts: Ghosts, node: int, access: Any, right: Right, is_gran
 
 
 def check_given(ghosts: Ghosts, node: int, image: MetadataImage, principal: Any, host: str, topic_id: bytes) -> None:
-    """I48: a consumer is given records of this topic."""
+    """I48: a broker sends records of this topic to a consumer, which must have the right to read it."""
     topic = image.topics_by_id.get(topic_id)
     if topic is not None and not is_allowed(_rules(ghosts, image), principal, host, (m.READ, m.TOPIC_RESOURCE, topic.name)):
         text = f"broker {node} gives {principal} records of {topic.name}, which it may not read at metadata offset {image.offset}"
@@ -241,7 +241,7 @@ def check_given(ghosts: Ghosts, node: int, image: MetadataImage, principal: Any,
 
 
 def check_unthrottled(node: int, principal: Any, what: str) -> None:
-    """I49: a node was throttled."""
+    """I49: Violation if the principal, whose connection was throttled, is a node."""
     if str(principal).startswith("User:node-"):
         raise Violation("I49", f"node {node} {what} of {principal}, which is a node", node=node)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 TOLD_MAX = 100
-"""So many answers to a member are remembered."""
+"""The number of answers to a member that are remembered, and of its heartbeats."""
 
 
 class Settings(NamedTuple):
@@ -19,7 +19,7 @@ class Settings(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """The session of one member, as its last heartbeat began it."""
+    """The session of one member, which its last heartbeat began."""
 
     end: float
     last_end: float
@@ -34,12 +34,12 @@ class Coordination:
     node: int
     began_at: float
     at_load: dict[str, Settings] = field(default_factory=dict)
-    """What was in effect for a group when it was loaded."""
+    """Group -> the settings that were in effect when it was loaded."""
     sessions: dict[tuple[str, str], Session] = field(default_factory=dict)
     in_effect: dict[tuple[str, str], deque[tuple[float, Settings]]] = field(default_factory=dict)
-    """(group, member) -> when its heartbeats arrived, and what was in effect then."""
+    """(group, member) -> the arrival times of its heartbeats, and the settings in effect at each."""
     cut: dict[tuple[str, str], None] = field(default_factory=dict)
-    """Members whose connections were closed since their last heartbeats, so that they have a short grace only."""
+    """(group, member) of each member whose connection was closed since its last heartbeat, so that only a short grace is left."""
 
 
 class SessionsGhost:
@@ -48,4 +48,4 @@ class SessionsGhost:
     def __init__(self) -> None:
         self.coordinations: dict[Any, Coordination] = {}
         self.told: dict[tuple[str, str], deque[tuple[float, int]]] = {}
-        """(group, member) -> when it was told a session, on the clock of the run, and the session."""
+        """(group, member) -> the time of each answer to it, on the clock of the run, and the session in it (ms)."""

@@ -1,4 +1,4 @@
-"""What coordinators of transactions have decided, and which markers leaders have appended, as the records say."""
+"""The decisions of transaction coordinators and the markers that leaders have appended, read from the records of the logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.protocol.partitions import TopicIdPartition
 
 
 class Decision(NamedTuple):
-    """A record of a coordinator, and where it is."""
+    """A record of a coordinator, and its place in the log."""
 
     key: TopicIdPartition
     epoch: int

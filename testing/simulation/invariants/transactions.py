@@ -1,7 +1,7 @@
 """I41 to I44, I46: how transactions are decided, marked and read.
 
-The judge is what leaders append. The records of `__transaction_state` are decoded here; the memory of a coordinator is not looked
-at. Whether a record counts is decided by the committed log of its partition.
+The records that leaders append are the evidence. Those of `__transaction_state` are decoded here; the memory of a coordinator is
+not used. A record counts if it is in the committed log of its partition.
 
 - **I41 decisions**: a leader appends a marker only if a committed Prepare record of the producer's transactional id says so: the
   producer id, the epoch, the outcome, and the partition. An operator's marker (without a coordinator epoch) is not judged.
@@ -10,8 +10,8 @@ at. Whether a record counts is decided by the committed log of its partition.
 - **I43 membership**: a leader appends a record of a transaction only after a committed record says that the transaction is
   ongoing and has the partition, and never behind a marker of a higher epoch. (A late record would begin a hanging transaction,
   KIP-890.)
-- **I44 stability**: a reader of committed records is told a last stable offset that is not above the first record of a
-  transaction without a committed marker; a leader tells none that is lower than before in its epoch; and the list of aborted
+- **I44 stability**: the last stable offset in an answer to a reader of committed records is not above the first record of a
+  transaction without a committed marker; in one epoch, a leader sends none that is lower than before; and the list of aborted
   transactions is in the order of their first offsets.
 - **I46 takeovers**: a process that takes over a transactional id gets an epoch that is higher than all before it.
 
@@ -70,7 +70,7 @@ def _decoded(batch: Buffer, base: int) -> Iterator[tuple[int, Transaction]]:
 def _on_decision(ghosts: Ghosts, replica: ReplicaGhost, decision: Decision) -> None:
     value = decision.value
     known = ghosts.transactions.by_id.setdefault(value.transactional_id, [])
-    # A coordinator that was replaced without knowing it has its own history; nothing of what it adds becomes committed.
+    # A coordinator that was replaced without knowing it has its own history; no record that it adds becomes committed.
     before = [d for d in known if d.key == decision.key and replica.path.holds(d.offset, d.epoch)]
     if value.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
         _check_complete(ghosts, replica, value, before)
@@ -157,7 +157,7 @@ def _check_membership(ghosts: Ghosts, replica: ReplicaGhost, header: BatchHeader
 
 
 def on_committed(partition: PartitionGhost, epoch: int, batch: Batch) -> None:
-    """The batch has just become committed; all before it were."""
+    """The batch has just become committed, after all batches before it."""
     if not batch.is_transactional or (batch.is_control and batch.producer_id >= FIRST_FENCE):
         return
     if not batch.is_control:
@@ -176,7 +176,7 @@ def on_committed(partition: PartitionGhost, epoch: int, batch: Batch) -> None:
 
 
 def on_told(replica: ReplicaGhost, response: FetchPartitionResponse) -> None:
-    """I44: a reader of committed records gets this answer."""
+    """I44: a leader sends this answer to a reader of committed records."""
     partition, stable = replica.partition, response.last_stable_offset
     if partition.is_deleted or partition.loss_permitted:
         return

@@ -9,8 +9,8 @@ class Violation(AssertionError):
     def __init__(self, invariant: str, text: str, *, partition: str = "", node: int | None = None) -> None:
         super().__init__(f"{invariant}: {text}")
         self.invariant = invariant
-        """Such as "I6"."""
+        """The number of the invariant, such as "I6"."""
         self.text = text
         self.partition = partition
-        """Such as `orders-0`; empty if it is about none."""
+        """The name of the partition, such as `orders-0`; empty if the violation is about none."""
         self.node = node

@@ -1,12 +1,12 @@
-"""I7, I10, I12, I15: what is committed, which replicas have it, and what may be said of it.
+"""I7, I10, I12, I15: which records are committed, which replicas have them, and what leaders may report about them.
 
 Records become committed in `on_leader_moved`: a leader has raised its high watermark to h. It is accepted as the true one if the
-ISR that this leader knows is large enough, and if every member that the controllers count to the ISR at this moment really holds
-the leader's records up to h. What the broker says does not matter.
+ISR that this leader knows is large enough, and if every member of the ISR in the committed metadata really holds the leader's
+records up to h. What the brokers claim does not matter.
 
-Two cases look like mistakes and are none. A leader that was replaced, and has not learned it, may still commit: its followers
-fetched that far while they followed it, and each later leader is one of them. And a replica that is down, or was started again
-and is not registered yet, is not checked: what it lost is a fault, and it must register before it counts.
+Two cases look like mistakes and are none. A leader that was replaced, and has not received the change, may still commit: its
+followers fetched that far while they followed it, and each later leader is one of them. And a replica that is down, or was
+restarted and is not registered yet, is not checked: a loss on it is a fault, and it must register before it counts.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -39,7 +39,7 @@ def on_moved(ghosts: Ghosts, replica: ReplicaGhost, high_watermark: int) -> None
 
 
 def check_local(replica: ReplicaGhost, high_watermark: int) -> None:
-    """I10: it may be lower than the true one. I4: what it covers is what is committed."""
+    """I10: a follower's high watermark is not above the true one. I4: the records below it are the committed ones."""
     partition, committed = replica.partition, replica.partition.committed
     if partition.is_deleted or partition.losses:
         return
@@ -50,8 +50,8 @@ def check_local(replica: ReplicaGhost, high_watermark: int) -> None:
 
 
 def check_recovered(replica: ReplicaGhost, high_watermark: int) -> None:
-    """I10, for a high watermark that comes from a checkpoint or was lowered. What it covers may be gone, or belong to another
-    history: after a power cut a disk may return what was truncated. The leader's responses will tell."""
+    """I10, for a high watermark that was read from a checkpoint or was lowered. The records below it may be missing, or belong to
+    another history: after a power cut a disk may return records that were truncated. The leader's responses correct that."""
     partition = replica.partition
     if high_watermark > max(partition.told_end, partition.deleted_below) and not partition.is_deleted:
         text = f"the high watermark of broker {replica.node} is {high_watermark}, but the true one is {partition.committed.end}"
@@ -72,7 +72,7 @@ def _check_same(replica: ReplicaGhost, high_watermark: int) -> None:
 
 
 def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderState, high_watermark: int) -> None:
-    """I10, I7: may the records below it be called committed?"""
+    """I10, I7: accept the high watermark that a leader has raised as the true one, or raise a violation."""
     partition, path, committed = replica.partition, replica.path, replica.partition.committed
     if partition.loss_permitted:
         if not _is_deposed(partition, leader_state.epoch):
@@ -153,7 +153,7 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
     """I7: the elected leader has every record that was acknowledged or read. A permitted loss is noted."""
     partition, committed, path = replica.partition, replica.partition.committed, replica.path
     if _is_deposed(partition, epoch):
-        return  # it learns late of an election that is over
+        return  # it has received an old election late: a newer leader was elected since
     if partition.loss_permitted:
         _maybe_lose(replica, epoch)
         _maybe_bring_back(replica)
@@ -168,8 +168,8 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
 
 
 def _maybe_bring_back(replica: ReplicaGhost) -> None:
-    """A leader before this one had lost committed records that this one has. Its own high watermark covers them from the
-    beginning, so that they are committed again although it does not move."""
+    """If an earlier leader had lost committed records that this leader has, they are committed again. Its high watermark covers
+    them from the beginning, and so need not move."""
     high_watermark = 0 if replica.log is None else replica.log.high_watermark
     if high_watermark > replica.partition.committed.end:
         _commit(replica, high_watermark)
@@ -181,7 +181,7 @@ def _is_deposed(partition: PartitionGhost, epoch: int) -> bool:
 
 
 def _maybe_lose(replica: ReplicaGhost, epoch: int) -> None:
-    """The leader has less than was committed, and the run permits it: from here on its log is the truth."""
+    """If the leader lacks committed records, and the run permits it: note the loss; from here on its log is the committed one."""
     partition, committed = replica.partition, replica.partition.committed
     if replica.path.holds_all_of(committed):
         return
