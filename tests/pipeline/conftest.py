@@ -95,7 +95,7 @@ def spark() -> Iterator[SparkSession]:
     from strandline.pipeline.spark import spark_session
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # Of the JVM: there its daemons are found.
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # The JVM finds its daemons there.
         session = spark_session("strandline tests", "local[2]", {**SMALL, "spark.sql.python.filterPushdown.enabled": "true"})
     yield session
     session.stop()
@@ -114,8 +114,8 @@ def two_attempts(spark: SparkSession) -> Iterator[None]:
 
 
 def _scope_of_log(*, fixture_name: str, config: pytest.Config) -> str:
-    """Tests with Spark share one cluster. Without Spark, the cluster ends with its file: tests of other folders run in the
-    same process, and some of them check that no thread, descriptor or log route is left."""
+    """Shares one cluster between the tests with Spark. Without Spark, a cluster ends with its file: tests of other folders run in
+    the same process, and some of them check that no thread, descriptor or log route is left."""
     return "session" if config.option.markexpr == "spark" else "module"
 
 

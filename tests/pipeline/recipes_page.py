@@ -55,7 +55,7 @@ def write_files(heading: str, folder: Path) -> None:
 def run(heading: str, folder: Path) -> list[tuple[str, str]]:
     """Runs a recipe; returns for each block what it printed and what the page shows. `folder` is the working directory."""
     write_files(heading, folder)
-    # Functions of __main__ travel to Spark's workers by value, as those of a user's program do.
+    # Functions of __main__ are sent to Spark's workers by value, as those of a user's program are.
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(BEFORE):
         execute(block, namespace)

@@ -112,7 +112,7 @@ class StandaloneCluster:
 
     @property
     def python(self) -> Path:
-        """The Python of the cluster's machines: it has everything that Strandline needs, but not Strandline."""
+        """The Python of the cluster's machines."""
         folder = self.folder / "python"
         if not folder.exists():
             make_python(folder)
@@ -185,14 +185,14 @@ def alive_workers(web_port: str) -> list[Any]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, by the parent id in `/proc/<pid>/stat`. It follows the name, which may contain any
+    """The children of a process, by the parent id in `/proc/<pid>/stat`. That field follows the name, which may contain any
     characters."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
         except OSError:
-            continue  # It has ended.
+            continue  # The process has ended.
         if int(text.rpartition(")")[2].split()[1]) == pid:
             found.append(int(stat.parent.name))
     return found

@@ -3,8 +3,8 @@
     stored_rows(log, topic)                         of a running cluster
     stored_in_folders([data_1, data_2], topic)      of data directories without a broker
 
-It uses neither the client nor the source nor the project's reader of record batches, because a fault there could hide the same
-fault in a sink. It asserts that all replicas have the same bytes, all checksums are right, and offsets have no gap.
+It uses neither the client nor the source nor the project's reader of record batches, because a fault in one of them could hide
+the same fault in a sink. It asserts that all replicas have the same bytes, all checksums are right, and offsets have no gap.
 """
 
 from __future__ import annotations

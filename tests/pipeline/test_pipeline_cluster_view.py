@@ -115,7 +115,8 @@ def test_look_up_finds_added_partitions(log: ThreadedCluster) -> None:
 
 
 def test_look_up_of_a_deleted_topic_fails_soon(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kept consumer still knows the topic. It must not ask the old leader again until `max_block_ms` is over."""
+    """The kept consumer still has the topic in its metadata. It must not ask the old leader again until `max_block_ms` is
+    over."""
     monkeypatch.setattr(metadata_updater, "MISSING_TOPIC_GRACE_MS", 300)
     topic = log.create_topic(partitions=1)
     view = view_of(log, topic)

@@ -45,7 +45,7 @@ def join_all(root: Path, target_bytes: int = LARGE) -> dict[tuple[str, ...], Dat
 
 
 def age(root: Path, seconds: float) -> None:
-    """Makes all files older by this many seconds."""
+    """Makes all files older by `seconds`."""
     for path in root.rglob("*"):
         if path.is_file():
             at = path.stat().st_mtime - seconds

@@ -115,7 +115,8 @@ def test_session_without_the_right_delta_gets_advice(error: str, message: str | 
     "read", [read_manifest, compact.check, lambda root: offload.check("orders", None, root)], ids=["read", "compact", "offload"]
 )
 def test_functions_for_lakes_refuse_a_delta_table(table: Path, read: Callable[[Path], Any]) -> None:
-    """Both have Parquet files. Taken for an empty lake, the table's folder would get all records a second time."""
+    """Both consist of Parquet files. If the table's folder were taken for an empty lake, it would get all records a second
+    time."""
     with pytest.raises(UsageError, match="is a Delta table: "):
         read(table)
 
@@ -175,7 +176,7 @@ def test_command_without_delta_says_how_to_install_it(table: Path, words: list[s
     ],
 )
 def test_log_shorter_than_the_table_is_refused(ends: dict[TopicPartition, int], message: str) -> None:
-    """The topic was recreated: to continue after the table's last offset would skip its first records."""
+    """The topic was recreated: a stream that continued after the table's last offset would skip its first records."""
     with pytest.raises(UsageError, match=message):
         check_ends({ORDERS: Reached(41, 0)}, ends)
 
@@ -183,7 +184,7 @@ def test_log_shorter_than_the_table_is_refused(ends: dict[TopicPartition, int], 
 def test_log_that_continues_the_table_is_accepted() -> None:
     check_ends({ORDERS: Reached(41, 0)}, {ORDERS: 42})
     check_times({ORDERS: Reached(41, 7_000)}, {ORDERS: 7_000})
-    check_times({ORDERS: Reached(41, 7_000)}, {})  # Retention took it: there is nothing to compare with.
+    check_times({ORDERS: Reached(41, 7_000)}, {})  # Retention deleted the record, so there is nothing to compare with.
 
 
 def test_different_last_record_is_refused() -> None:

@@ -66,7 +66,7 @@ class Task:
             return await writer.finish()
 
     async def die_in_the_middle(self, rows: Rows, note: bytes | None = b"?") -> None:
-        """An attempt that is killed after it has written these rows."""
+        """Makes an attempt that is killed after it has written these rows."""
         async with self.producer(await self.note() if note == b"?" else note) as producer:
             writer = TaskWriter(self.options, producer, task=0)
             keys, values = zip(*rows, strict=True)

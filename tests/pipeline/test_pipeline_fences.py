@@ -32,7 +32,7 @@ Rows = list[tuple[int, bytes]]
 
 
 async def write(cluster: Cluster) -> Rows:
-    """Writers take over from each other, also from broker to broker."""
+    """Writes records through writers that take over from each other, also from broker to broker."""
     written = []
     await cluster.create_topic(TOPIC, partitions=1)
     for token in range(1, WRITERS + 1):
@@ -142,7 +142,7 @@ def test_log_dump_shows_the_fences(cluster: ThreadedCluster, folder: Path, writt
 
 
 def test_verify_finds_nothing(tmp_path: Path) -> None:
-    """Neither in a cluster that was stopped in order, nor after its records were deleted."""
+    """`verify` has no finding in a cluster that was stopped in order, nor in one whose records were deleted."""
 
     async def live(deletes: bool) -> Rows:
         folder = tmp_path / str(deletes)

@@ -113,7 +113,7 @@ def test_next_task_connects_to_no_broker(tasks: Tasks) -> None:
 
 
 def test_connections_are_not_used_again_after_an_error(tasks: Tasks) -> None:
-    tasks.options["strandline.client_id"] = f"client of {tasks.topic}"  # Connections of its own.
+    tasks.options["strandline.client_id"] = f"client of {tasks.topic}"  # The task gets connections of its own.
     assert tasks.write() > 0
 
     def failing() -> Iterator[pa.RecordBatch]:

@@ -96,7 +96,7 @@ def test_batch_of_committed_records_ends_at_the_open_transaction(log: ThreadedCl
 
 @pytest.mark.parametrize("least", [1, 5, STABLE])
 def test_split_ranges_have_the_same_committed_records(log: ThreadedCluster, written: Transactions, least: int) -> None:
-    """A task that begins inside an aborted transaction learns from the fetch response that its records are aborted."""
+    """A task that begins inside an aborted transaction needs the fetch response to know that its records are aborted."""
     assert batch_offsets(log, written.topic, {**IS_COMMITTED, "minPartitions": str(least)}) == COMMITTED
 
 
@@ -115,7 +115,7 @@ def test_batch_may_start_after_an_open_transaction(log: ThreadedCluster, written
 
 
 def test_transactions_of_a_producer_are_read_as_they_end(log: ThreadedCluster) -> None:
-    """The same with the coordinator, in two partitions."""
+    """The transactions are written with the coordinator here, in two partitions."""
     topic = log.create_topic(partitions=2)
 
     async def write() -> None:

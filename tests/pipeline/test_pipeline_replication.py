@@ -81,8 +81,8 @@ def report(lines: Iterable[str], **more: Any) -> Replication:
 
 
 def failover() -> list[str]:
-    """Broker 1 dies at 10.0 s; the controller fences it at 10.1 s; broker 2 leads at 10.104 s; broker 1 rejoins the ISR at 40.1
-    s."""
+    """The lines of one fail-over: broker 1 dies at 10.0 s; the controller fences it at 10.1 s; broker 2 leads at 10.104 s; broker
+    1 rejoins the ISR at 40.1 s."""
     return [
         *created(),
         line(10.0, "broker-2", "fetcher.connection_lost", leader_id=1, reason="gone"),

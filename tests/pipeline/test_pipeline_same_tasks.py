@@ -63,8 +63,8 @@ def batch(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, request: pytest
 
 
 def test_commit_fails_if_an_earlier_run_had_more_tasks(batch: Batch) -> None:
-    """The first task finds its earlier rows among its rows and writes the others, which other tasks of the earlier run have
-    written."""
+    """The first task finds its earlier rows among its rows, and writes the others again, which other tasks of the earlier run
+    have written."""
     batch.write(tasks=3)
     again = batch.write(tasks=1)
     with pytest.raises(RowsDiffer, match="was run before with more tasks"):
@@ -73,7 +73,8 @@ def test_commit_fails_if_an_earlier_run_had_more_tasks(batch: Batch) -> None:
 
 @pytest.mark.parametrize("written", [(0, 3), (3,)])
 def test_commit_fails_whichever_surplus_task_wrote(batch: Batch, written: tuple[int, ...]) -> None:
-    """Only one of the four tasks of the earlier run wrote. The others were killed before, at their start or earlier."""
+    """Only some of the four tasks of the earlier run wrote rows. The others were killed before that, at their start or
+    earlier."""
     for task in written:
         batch.write_task(task, 15)
     for task in {0, 1, 2} - set(written):

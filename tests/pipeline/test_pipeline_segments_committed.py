@@ -25,7 +25,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def data(offset: int, producer_id: int, count: int = 1) -> bytes:
-    """A batch of a transaction; producer -1 has none."""
+    """A batch of data. It belongs to a transaction unless the producer is -1."""
     records = [(b"k", b"%d" % (offset + n), [], NOW_MS) for n in range(count)]
     is_transactional = producer_id >= 0
     sequence = offset if is_transactional else -1
@@ -44,7 +44,7 @@ def marker(offset: int, producer_id: int, *, is_commit: bool) -> bytes:
 
 
 def snapshot(*batches: bytes) -> bytes:
-    """The snapshot after these batches."""
+    """The producer snapshot after these batches."""
     states = ProducerStates()
     for batch in batches:
         header = read_header(batch, 0)
@@ -60,7 +60,7 @@ SECOND = [
     data(11, 7), data(12, -1),
 ]  # fmt: skip
 COMMITTED = [3, 4, 6, 7]
-"""Offset 11 is of an open transaction, and 12 waits behind it."""
+"""Offset 11 belongs to an open transaction, and 12 waits behind it."""
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_only_committed_records_are_rows(log: Path) -> None:
 
 
 def test_split_file_has_the_same_rows(log: Path) -> None:
-    """A task needs to know of a transaction that was aborted after the range that it reads."""
+    """A task must find a transaction that was aborted after the range that the task reads."""
     assert committed_offsets(log, splitBytes="1") == COMMITTED
     assert committed_offsets(log, startingOffset="4", endingOffset="7") == [4, 6]
 

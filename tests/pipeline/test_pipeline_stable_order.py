@@ -34,7 +34,7 @@ class Task:
         self.options: WriteOptions = write_options(given)
 
     async def attempt(self, rows: list[bytes], until: int | None = None) -> Written | None:
-        """Writes all rows; or some of the first rows, and then the attempt is killed."""
+        """Writes all rows; or writes some of the first rows, and is then killed."""
         batch = pa.record_batch({"key": pa.array(rows, pa.binary()), "value": pa.array(rows, pa.binary())})
         async with self.cluster.consumer() as consumer:
             partitions = len(await consumer.partitions_for_topic(self.topic))
@@ -88,7 +88,7 @@ async def test_rows_of_another_range_are_never_skipped(task: Task) -> None:
 
 
 async def test_rows_in_another_order_are_compared(task: Task) -> None:
-    """After a shuffle the promise is wrong."""
+    """After a shuffle, the rows do not have the promised order."""
     await task.attempt(rows(0, 100), until=40)
     await task.attempt(rows(0, 100)[::-1])
     assert await stored(task) == Counter(rows(0, 100))

@@ -96,7 +96,7 @@ class ClusterCopy:
         path.write_text(change(path.read_text()))
 
     def high_watermark(self, broker: int) -> int:
-        """The checkpointed high watermark. A follower learns its leader's one fetch later."""
+        """The checkpointed high watermark. A follower gets its leader's value one fetch later."""
         return int((self.data(broker) / "replication-offset-checkpoint").read_text().split()[-1])
 
     def set_offset(self, broker: int, name: str, offset: int) -> None:
@@ -692,7 +692,7 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "
 
 
 async def write_keys(cluster: Cluster, rounds: range) -> None:
-    """Write ten keys once a round; one of them is deleted in each round."""
+    """Writes ten keys in each round, and deletes one of them."""
     async with cluster.producer() as producer:
         for number in rounds:
             for key in range(10):
@@ -702,7 +702,7 @@ async def write_keys(cluster: Cluster, rounds: range) -> None:
 
 
 async def compacted_by(cluster: WireCluster, *brokers: int) -> None:
-    """Wait until these brokers have compacted all closed segments."""
+    """Waits until these brokers have compacted all closed segments."""
 
     def is_done() -> bool:
         found = [p.log for n in brokers for p in cluster.server(n).replicas.partitions.values() if p.topic == TOPIC]
@@ -756,7 +756,7 @@ def test_audit_at_rest_knows_the_compacted_topics(request: pytest.FixtureRequest
 
 
 def test_another_record_in_a_compacted_batch_is_found(compacted: ClusterCopy) -> None:
-    """One that broker 3 and another broker still have. Its batch differs on each of them anyway."""
+    """The record is one that broker 3 and another broker still have. Its batch differs on each of them anyway."""
     shared = {batch.base_offset for batch in compacted.batches(1) if batch.record_count} & {
         batch.base_offset for batch in compacted.batches(2) if batch.record_count
     }

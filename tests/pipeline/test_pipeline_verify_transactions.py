@@ -43,7 +43,7 @@ def problems(cluster: Path) -> list[tuple[str, str]]:
 
 
 def test_log_with_transactions_has_no_finding(cluster: Path) -> None:
-    """Neither its markers nor the sequences of its transactions."""
+    """The markers and sequences of transactions are not reported."""
     assert len(indexes(cluster)) == 2
     found = verify([cluster], ["orders"], reads_records=True)
     assert (found.is_ok, [one.sentence for one in found.all_findings]) == (True, [])

@@ -33,9 +33,9 @@ class Task:
         self.options: WriteOptions = write_options(given)
 
     async def attempt(self, dies_after: int | None = None, then: Any = None) -> Written | None:
-        """One attempt. It is killed after some rows; or it awaits `then` in the middle, and runs to its end."""
+        """Runs one attempt. It is killed after some rows; or it awaits `then` in the middle, and runs to its end."""
         batch = pa.record_batch({"value": pa.array(ROWS, pa.binary())})
-        # Without end offsets, which `first_note` would ask for in an event loop of its own.
+        # The note has no end offsets: `first_note` would look them up in an event loop of its own.
         note = WriteNote(self.topic, None, partitions=1, first_row=hash_of_first(batch, include_headers=True))
         servers = self.cluster.bootstrap_servers
         async with Producer(bootstrap_servers=servers, producer_name="task", producer_note=note.encode()) as producer:

@@ -187,7 +187,7 @@ ROWS = "topic string, partition int, offset bigint, timestamp timestamp, key bin
 
 
 def test_gaps_and_deleted_records_are_notes(spark: SparkSession, tmp_path: Path) -> None:
-    """The log begins at 10, has no 12 to 14, and ends at 20."""
+    """The log begins at 10, has no records 12 to 14, and ends at 20."""
 
     def records(offsets: list[int]) -> DataFrame:
         at = datetime.fromtimestamp(1_763_791_200, UTC)
@@ -214,7 +214,7 @@ KEYS = {0: b"a", 1: b"b", 2: b"a", 3: None, 4: b"c", 5: b"d", 6: b"d", 7: b"e"}
 @pytest.mark.parametrize("is_compacted", [True, False])
 def test_record_that_compaction_removed_is_no_loss(spark: SparkSession, tmp_path: Path, is_compacted: bool) -> None:
     """The log has only 2 and 8. It lacks 4, the only record of "c": that one is lost. The deletions at 1 and 6 were removed when
-    they were old, with what they deleted. Only the ledger has 9."""
+    they were old, with the records that they deleted. 9 is only in the ledger."""
 
     def records(offsets: list[int], deletions: tuple[int, ...] = ()) -> DataFrame:
         at = datetime.fromtimestamp(1_763_791_200, UTC)

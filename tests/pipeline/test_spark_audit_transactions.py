@@ -36,7 +36,7 @@ def topic(log: ThreadedCluster) -> str:
 
 
 def ledger_of(folder: Path, topic: str, offsets: list[int]) -> Path:
-    """A ledger of a producer that was told of every append, whether the transaction was committed or not."""
+    """A ledger of a producer that got an acknowledgement for every append, whether the transaction was committed or not."""
     path = folder / "acks.jsonl"
     path.write_text("".join(json.dumps({"topic": topic, "partition": 0, "offset": n}) + "\n" for n in offsets))
     return path
@@ -88,7 +88,7 @@ def test_replay_writes_committed_records(spark: SparkSession, log: ThreadedClust
 
 
 def test_verification_at_rest_counts_no_uncommitted_record_as_lost(spark: SparkSession, tmp_path: Path) -> None:
-    """Markers and sequences of transactions are no findings either."""
+    """Markers and sequences of transactions are not reported as findings either."""
     ledger = ledger_of(tmp_path, "orders", UNCOMMITTED)
     with Cluster.running_in_thread(brokers=3, files="disk", folder=tmp_path / "cluster") as log:
         log.create_topic("orders", partitions=1)

@@ -54,7 +54,7 @@ async def _fill(log: ThreadedCluster) -> None:
 
 
 async def _compacted(log: ThreadedCluster) -> None:
-    """Wait until no key is twice in the closed segments."""
+    """Waits until no key is twice in the closed segments."""
     async with asyncio.timeout(20):
         while True:
             keys = [key for offset, key, _ in await _left(log) if offset < END - ACTIVE_MAX]

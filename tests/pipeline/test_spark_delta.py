@@ -165,13 +165,13 @@ def test_restart_without_new_records_adds_nothing(job: Job, log: ThreadedCluster
     assert job.versions == before
     job.fill(topic, 0, 5)
     job.fill(topic, 1, 7, [("h", b"1")])
-    job.run(topic, include_headers=True)  # They may be asked for later.
+    job.run(topic, include_headers=True)  # Headers may be requested later.
     assert job.offsets(topic) == {0: list(range(15)), 1: list(range(7))}
     assert job.rows.filter("headers is not null").count() == 7
 
 
 def test_repeated_batch_is_in_the_table_once(job: Job, log: ThreadedCluster) -> None:
-    """Spark may die after the table's commit and before its own."""
+    """Spark may die after the table's commit and before its own commit."""
     topic = log.create_topic(partitions=1)
     job.fill(topic, 0, 20)
     job.run(topic, max_offsets_per_trigger=10)
@@ -199,7 +199,7 @@ def test_killed_driver_leaves_each_offset_once(job: Job, log: ThreadedCluster, t
 
 
 def killed_behind(job: Job, topic: str, versions: int) -> bool:
-    """Kills a driver and all its processes when the table has so many versions. False if the driver ended before."""
+    """Kills a driver and all its processes when the table has `versions` versions. Returns False if the driver ended before."""
     command = [sys.executable, "-c", DRIVER, job.log.bootstrap_servers, topic, str(job.table), "100"]
     driver = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -266,7 +266,7 @@ def test_recreated_topic_is_refused(job: Job, log: ThreadedCluster) -> None:
 
 
 def test_checkpoint_without_its_table_is_refused(job: Job, log: ThreadedCluster) -> None:
-    """It would go on in an empty table, in the middle of the log."""
+    """The stream would continue in an empty table, in the middle of the log."""
     topic = log.create_topic(partitions=1)
     job.fill(topic, 0, 10)
     job.run(topic)

@@ -1,8 +1,8 @@
-"""The flagship drill, as a user starts it: everything that can be killed is killed, and an audit counts what is left.
+"""The flagship drill, as a user starts it: each kind of process is killed, and an audit counts the records that are left.
 
 `make drill` gives it three minutes of kills; here it has less, as a part of `make test-all`. In each run four other files kill
 and judge the same, one job at a time: test_spark_standalone_killed.py, test_spark_killed.py, test_spark_audit.py and
-test_spark_verify.py. The seed is chosen anew each time and printed; `STRANDLINE_DRILL_SEED` takes one again.
+test_spark_verify.py. Each run chooses a new seed and prints it; `STRANDLINE_DRILL_SEED` repeats one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MINUTES = float(os.environ.get("STRANDLINE_DRILL_MINUTES", "0.2"))
 @pytest.mark.spark
 @pytest.mark.slow
 def test_nothing_is_lost_or_doubled_while_brokers_driver_and_executors_are_killed(tmp_path: Path) -> None:
-    """Exactly-once end to end, with real processes and SIGKILL: a ledger of acknowledgements says what has to be there, in the
-    log, in the lake and in the copy."""
+    """Exactly-once end to end, with real processes and SIGKILL: a ledger of acknowledgements lists the records that must be in
+    the log, in the lake and in the copy."""
     seed = os.environ.get("STRANDLINE_DRILL_SEED")
     command = [
         sys.executable,

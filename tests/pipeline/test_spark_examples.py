@@ -32,7 +32,7 @@ def test_ended_visits_are_written_and_late_clicks_dropped(
     asyncio.run(sessions.prepare(servers, source, to))
 
     def run(*clicks: tuple[str, str, int]) -> dict[bytes, list[int]]:
-        """The visits that are written so far: each user's numbers of clicks."""
+        """Sends the clicks, runs the job, and returns the visits that are written so far: each user's numbers of clicks."""
         asyncio.run(sessions.send(servers, source, list(clicks)))
         assert sessions.sessionise(spark, servers, source, to, str(tmp_path / "checkpoint"), None).awaitTermination(120)
         visits: dict[bytes, list[int]] = {}

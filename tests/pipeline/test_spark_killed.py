@@ -46,9 +46,9 @@ rows.trigger(availableNow=True).start()
 sys.argv[1:] = words
 main()
 """
-"""Two streams in the background, and a replay as the command does it: so slow that all three meet."""
+"""Two streams in the background, and a replay as the command runs it: so slow that a kill hits all three."""
 OFFLOADED, COPIED, REPLAYED = 1500, 6000, 400
-"""Records of each partition; of both; of both."""
+"""The numbers of records: of each partition; of both; of both."""
 
 
 class Killed(NamedTuple):

@@ -97,7 +97,7 @@ def test_restart_reads_new_partitions_from_their_first_record(job: Job, log: Thr
 
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_repeated_batch_makes_the_same_lake(job: Job, log: ThreadedCluster, is_listed: bool) -> None:
-    """Spark may die after the lake's commit and before its own, or before both, when the files already exist."""
+    """Spark may die after the lake's commit and before its own commit, or before both, when the files already exist."""
     topic = log.create_topic(partitions=2)
     for partition in (0, 1):
         job.fill(topic, partition, 20)

@@ -92,7 +92,7 @@ def test_mistakes_are_errors_without_a_secret(wrong: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def secure_log() -> Iterator[ThreadedCluster]:
-    """ "etl" may read and write the topics "in" and "out"."""
+    """A cluster on which "etl" may read and write the topics "in" and "out"."""
     with Cluster.running_in_thread(brokers=1, secure=True) as cluster:
 
         async def prepare() -> None:

@@ -34,7 +34,7 @@ def test_summary_agrees_with_the_table(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_violation_has_the_command_that_replays_it(spark: SparkSession) -> None:
-    """Violations are what the job is for. A removed guard makes one."""
+    """The job exists to find violations. A removed guard causes one here."""
     rows = simulate(spark, Seeds(1, scenario="S03", mutation="M01")).collect()
     (row,) = rows
     assert row.verdict == "violation"

@@ -41,7 +41,7 @@ def write(df: DataFrame, log: ThreadedCluster, topic: str | None = None, **optio
 
 
 def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
-    """Texts of 200 characters, because small rows would wait in Spark's buffers until there are many."""
+    """Rows with texts of 200 characters, because small rows would wait in Spark's buffers until there are many."""
     return spark.range(0, count, numPartitions=tasks).selectExpr("lpad(cast(id as string), 200, '0') value")
 
 
@@ -119,8 +119,8 @@ def test_overwrite_is_rejected(spark: SparkSession, log: ThreadedCluster) -> Non
 
 
 def dying(log: ThreadedCluster, topic: str, at: set[int], folder: Path | None = None) -> Any:
-    """A step that passes rows on until it meets one of these, and then dies after some rows of the attempt were written. With
-    a folder only the first attempt dies, without a folder every attempt."""
+    """A step that passes rows on until it meets one of `at`, and then dies after some rows of the attempt were written. With a
+    folder only the first attempt dies, without a folder every attempt."""
     servers, before = log.bootstrap_servers, len(log.read_all(topic))
 
     def step(value: str) -> str:
@@ -206,7 +206,7 @@ def test_shuffled_rows_are_stored_once_after_workers_were_killed(
 
 @pytest.mark.usefixtures("two_attempts")
 def test_second_attempt_with_other_rows_writes_nothing_and_fails(spark: SparkSession, log: ThreadedCluster) -> None:
-    """Its input is computed again and differs. Whatever it wrote, rows would be missing or doubled."""
+    """The second attempt computes its input again, which differs. If it wrote rows, some would be missing or doubled."""
     topic = log.create_topic(partitions=1)
     servers = log.bootstrap_servers
 
@@ -349,7 +349,8 @@ class ForEachBatch:
         self.copy = copy
 
     def run(self, *writes: tuple[str, dict[str, str]], dies_after: int = 99, job_groups: Sequence[str] = ()) -> None:
-        """Each write: a condition that chooses rows, and options; perhaps in a job group of its own."""
+        """Runs these writes for each batch, given as a condition that chooses rows, and options; perhaps each in a job group of
+        its own."""
 
         def each(df: DataFrame, _: int) -> None:
             for number, (condition, options) in enumerate(writes):

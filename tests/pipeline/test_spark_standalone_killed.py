@@ -50,7 +50,7 @@ spark.streams.awaitAnyTermination()
 """
 VICTIMS = ("executor", "worker", "broker", "driver")
 ROWS = 600
-"""That come into the source before each kill: some batches of each stream."""
+"""Rows that are sent to the source before each kill: some batches of each stream."""
 WITHIN_S = 240
 
 

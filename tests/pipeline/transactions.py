@@ -64,7 +64,7 @@ class Transactions:
         self._log.run(send())
 
     def until_all_have_ended(self) -> None:
-        """Waits for the markers of producers that were told of a commit or an abort."""
+        """Waits for the markers of transactions whose producers already have the response to their commit or abort."""
 
         async def run() -> None:
             log = self._leader().log
