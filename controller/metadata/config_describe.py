@@ -39,7 +39,7 @@ Describe = Callable[[int, str], list[DescribedConfig]]
 
 
 def describe_resources(request: DescribeConfigsRequest, describe: Describe) -> DescribeConfigsResponse:
-    """Each requested resource by itself: an error of one is in its own result."""
+    """Describe each requested resource; an error of one is in its own result."""
     return DescribeConfigsResponse([_describe_resource(request, resource, describe) for resource in request.resources])
 
 
@@ -75,7 +75,7 @@ def describe_topic(
 
 
 def topic_value_describer(image: MetadataImage) -> Callable[[str, str | None], DescribedConfig]:
-    """A function that describes a key of a topic on which it has this value; None if it is not set there. The topic need not
+    """A function that describes a key, given its value on a topic, or None if the topic does not set it. The topic need not
     exist."""
     layers = _broker_layers(image, None, None)
 

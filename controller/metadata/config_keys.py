@@ -38,7 +38,7 @@ class Update(StrEnum):
     BROKER = "broker"
     """For one broker."""
     CLUSTER_OR_BROKER = "cluster, broker"
-    """For all brokers, and differently for one of them."""
+    """For all brokers, or for a single one."""
     TOPIC = "topic"
     GROUP = "group"
 
@@ -189,7 +189,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def without_blanks(value: str) -> str | None:
-    """A `check`: what is wrong with a text that has blanks, or None."""
+    """A `check` that refuses a text with blanks."""
     return "must not contain blanks" if value and value.split() != [value] else None
 
 
@@ -482,7 +482,7 @@ def _broker_check(topic: ConfigKey) -> Callable[[Any], str | None] | None:
 
 
 def check_topic_values(values: Mapping[str, Any]) -> None:
-    """Refuse values of topic keys that contradict each other. UsageError."""
+    """Raise UsageError if values of topic keys contradict each other."""
     least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     if least > most:
         raise UsageError(f"config min.compaction.lag.ms ({least}) must not be larger than max.compaction.lag.ms ({most})")

@@ -79,7 +79,7 @@ def unknown_group_key(name: str) -> UsageError:
 
 def check_group_values(values: Mapping[str, str | None], changed: Iterable[str], node: Mapping[str, Any]) -> None:
     """Check the values of a group after a change of the keys `changed`. `node`: the values of the controller's own keys. Keys
-    that this version does not know stay as they are. UsageError."""
+    that this version does not know are not checked. Raises UsageError."""
     given = {name: GROUP_CONFIGS[name].parse(value) for name, value in values.items() if name in GROUP_CONFIGS and value}
     touched = [name for name in changed if name in GROUP_CONFIGS]
     for name in touched:
@@ -115,8 +115,8 @@ def value_in_bounds(name: str, value: int, node: Mapping[str, Any]) -> int:
 
 
 def check_node_bounds(values: Mapping[str, Any], given: AbstractSet[str]) -> None:
-    """Check a node's file, with the keys `given` in it: the bounds are in order, and one that is given includes the node's own
-    value. (The default bounds need not: a cluster may have had its values before it had bounds.) UsageError."""
+    """Check a node's file, in which the keys `given` are set: the bounds must be in order, and a bound that is set must allow the
+    node's own value. (A default bound need not: a cluster may have had its values before it had bounds.) Raises UsageError."""
     for name, (min_key, max_key) in BOUNDS.items():
         if values[min_key] > values[max_key]:
             raise UsageError(f"config {min_key} must not be larger than {max_key}")

@@ -143,7 +143,7 @@ GROUP_CONFIG_KEYS: tuple[ConfigKey, ...] = (
         min=0,
     ),
 )
-"""The defaults and the bounds of what a group may have for itself. Brokers act on them, and controllers check by them."""
+"""The defaults and the bounds of a group's own values. Brokers act on them, and controllers check new values against them."""
 
 _CONSUMER = (
     *GROUP_CONFIG_KEYS,

@@ -64,7 +64,7 @@ from strandline.protocol.producer_names import named_producer_id, number_of
 from strandline.protocol.security.scram import ScramCredential
 
 UNCLEAN_ELECTIONS_MAX = 8
-"""The reports of unclean elections that are kept per partition, the newest ones. The log of the controllers has all."""
+"""The number of reports of unclean elections that are kept per partition, the newest ones. The controllers log every report."""
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 """The key of topics and of brokers."""
 
@@ -146,8 +146,9 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
         )
 
     def contradiction(self) -> str | None:
-        """Which rule the registration breaks, as a sentence; None if it breaks none. A broker that acted on a broken one could
-        lose records: a leader outside the ISR lacks records, and a member of the ISR that is not a replica never fetches."""
+        """The rule that the registration breaks, as a sentence; None if it breaks none. A broker that acted on such a
+        registration could lose records: a leader outside the ISR lacks records, and a member of the ISR that is not a replica
+        never fetches."""
         replicas, isr = set(self.replicas), set(self.isr)
         if not replicas or len(replicas) != len(self.replicas) or min(replicas) < 0:
             return f"its replicas are {list(self.replicas)}: there must be at least one, and each broker only once"
@@ -334,7 +335,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return self.configs.get((resource_type, name)) or {}
 
     def knows_producer(self, number: int) -> bool:
-        """False if the name with this number was removed. True for a number that this image has not seen yet."""
+        """Whether a name has this number, or a newer image may have such a name. False only if the name was removed."""
         return number in self.producer_numbers or number >= self.next_producer_number
 
     def broker_overrides(self, broker_id: int | None) -> dict[str, str]:
@@ -546,7 +547,8 @@ class _Builder:
         self.unclean_elections[key] = (*known, record)[-UNCLEAN_ELECTIONS_MAX:]
 
     def _check(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
-        """Checked after each record, so that the result does not depend on how many records are applied at once."""
+        """Raise InternalError if the partition breaks a rule. This is checked after each record, so that the result does not
+        depend on how many records are applied at once."""
         contradiction = partition.contradiction() or (None if self.feature_level else partition.beyond_level_0())
         if contradiction is not None:
             topic = self.before.topics_by_id.get(topic_id)

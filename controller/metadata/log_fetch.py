@@ -92,8 +92,8 @@ def metadata_answer(response: FetchResponse) -> MetadataAnswer | None:
 def truncation_offset(log: EpochHistory, diverging: EpochEndOffset) -> int:
     """Where to cut a log whose history differs from the leader's.
 
-    `diverging` is the largest epoch of the leader's log up to the epoch that was fetched with, and its end there. If the largest
-    epoch of the replica's own log up to that one is another one, the next fetch may find that more has to be cut."""
+    `diverging` is the largest epoch of the leader's log up to the epoch that the fetch named, and its end there. If the replica's
+    log does not have that epoch, the log is cut after its next lower one, and the next fetch may find that more has to be cut."""
     own_epoch, own_end_offset = log.end_offset_for_epoch(diverging.epoch)
     return min(own_end_offset, diverging.end_offset) if own_epoch == diverging.epoch else own_end_offset
 

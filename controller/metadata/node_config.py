@@ -73,5 +73,5 @@ def separate_directories(directories: list[str]) -> tuple[str, ...]:
 
 
 def _parts(path: str) -> list[str]:
-    """The names on the path; "/" or nothing comes before them."""
+    """The names on the path, after a "/" if it is absolute, or "" if it is relative."""
     return ["/" if path.startswith("/") else "", *(part for part in path.split("/") if part not in ("", "."))]

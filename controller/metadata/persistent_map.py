@@ -1,4 +1,4 @@
-"""An immutable mapping whose next version is cheap to make: the basis of the metadata image.
+"""An immutable mapping whose next version is cheap to create: the basis of the metadata image.
 
 A map is a large `base` dict, shared by many versions and never changed, and a small `overlay` of later changes. A new version
 copies only the overlay. When the overlay has grown to about the square root of the base, both are merged into a new base. So one

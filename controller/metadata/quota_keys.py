@@ -1,4 +1,4 @@
-"""The keys of quotas, and of what a node as a whole lets its clients take: a part of the table in `node_keys.py`.
+"""The keys of quotas, and of the limits of a node for all its clients together: a part of the table in `node_keys.py`.
 
 The quotas themselves are not configuration keys: they are in the metadata (`strandline quota`, AlterClientQuotas)."""
 
@@ -87,7 +87,7 @@ QUEUED_BYTES_KEY = ConfigKey(
 
 
 def connection_overrides(text: str) -> dict[str, int]:
-    """The limits of `max.connections.per.ip.overrides` by address. ValueError if the text is malformed."""
+    """The limits of `max.connections.per.ip.overrides` by address. Raises ValueError if the text is malformed."""
     overrides = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, separator, number = item.rpartition(":")
@@ -99,7 +99,7 @@ def connection_overrides(text: str) -> dict[str, int]:
 
 
 def connection_overrides_problem(text: str) -> str | None:
-    """What is wrong with the value of the key, or None."""
+    """Why the value of `max.connections.per.ip.overrides` is wrong; None if it is right."""
     try:
         connection_overrides(text)
     except ValueError as e:

@@ -83,7 +83,7 @@ class TopicRecord(MetadataRecord, tag=2, frozen=True):
 
 
 class PartitionRecord(MetadataRecord, tag=3, frozen=True):
-    """All fields of a partition: at its creation, and in snapshots. The topic's `TopicRecord` comes before it."""
+    """All fields of a partition, at its creation and in snapshots. It is written after the topic's `TopicRecord`."""
 
     topic_id: _Uuid
     partition: int
@@ -253,13 +253,13 @@ class RemoveProducerNameRecord(MetadataRecord, tag=201, frozen=True):
 
 
 class ProducerNumbersRecord(MetadataRecord, tag=202, frozen=True):
-    """In snapshots: all lower numbers were used, including those of names that were removed."""
+    """In snapshots only: all lower numbers were used, including those of names that were removed."""
 
     next_producer_number: int
 
 
 class AskedReplica(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a replica answered before an unclean election."""
+    """The answer of a replica that was asked before an unclean election."""
 
     broker_id: int
     last_epoch: int = -1
@@ -272,14 +272,14 @@ class AskedReplica(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class UncleanElectionRecord(MetadataRecord, tag=203, frozen=True):
-    """The report of an unclean election, right behind the `PartitionChangeRecord` that elects the leader. From level 1 on."""
+    """The report of an unclean election, right after the `PartitionChangeRecord` that elects the leader. From level 1 on."""
 
     topic_id: _Uuid
     partition: int
     leader: int
     leader_epoch: int
     replicas: tuple[AskedReplica, ...]
-    """Every replica of the partition, in the order of its replicas."""
+    """Every replica of the partition, in the order of its assignment."""
     last_known_leader: int
     last_known_leader_epoch: int
     high_watermark: int
@@ -287,7 +287,7 @@ class UncleanElectionRecord(MetadataRecord, tag=203, frozen=True):
     lost_from: int
     """Every record that was committed below this offset is in the new leader's log."""
     lost_to: int
-    """The records from `lost_from` to here, exclusive, may be lost; -1 if the end is unknown. Equal to `lost_from`: none is."""
+    """The records from `lost_from` to here, exclusive, may be lost; -1 if the end is unknown. None is lost if both are equal."""
     strategy: str
     """How the leader was chosen: balanced, aggressive, or operator."""
     elected_at_ms: int
@@ -347,7 +347,7 @@ _FIELDS_AT_LEVEL_0: dict[type[MetadataRecord], int] = {
     PartitionRecord: 12,
     PartitionChangeRecord: 10,
 }
-"""The number of fields at level 0, of the records that have got more since."""
+"""Record type -> its number of fields at level 0, for the types that have got more fields since."""
 
 
 def _encode_at_level_0(record: MetadataRecord) -> bytes:

@@ -52,7 +52,7 @@ CONTROLLER_LISTENER_NAMES = ConfigKey(
     "the name of the controllers' listener, by which listener.security.protocol.map and listener.name.* say how brokers connect",
     check=without_blanks,
 )
-"""For brokers. A controller finds its own listener by the port in controller.quorum.voters."""
+"""A key of brokers. A controller finds its own listener by the port in controller.quorum.voters."""
 
 _TLS = (
     ConfigKey(

@@ -24,7 +24,7 @@ class Voter(NamedTuple):
 
 
 def parse_voters(items: Sequence[str], *, port_min: int = 1) -> tuple[Voter, ...]:
-    """At least one voter, each `id@host:port`, no id twice. Raises UsageError that names the item which is wrong."""
+    """The voters, each `id@host:port`: at least one, no id twice. Raises UsageError that names the wrong item."""
     voters = []
     for item in items:
         node, at, address = item.partition("@")

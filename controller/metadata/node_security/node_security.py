@@ -1,8 +1,8 @@
-"""The security of a running node: what its listeners and its outgoing connections are given.
+"""The security of a running node: the objects that its listeners and its outgoing connections use.
 
-The files are read when the node is made, and anything wrong with one is a UsageError with one sentence. `reload` reads them
-again: a listener uses the new certificate for its next connection, and open connections stay. Files that cannot be used change
-nothing. (Outgoing connections notice changed files by themselves.)
+The files are read when the node is created; a file that cannot be used raises a UsageError with one sentence. `reload` reads them
+again: a listener uses the new certificate for its next connection, and open connections stay. If a file cannot be used, the
+content that was read before stays in use. (Outgoing connections check by themselves whether their files have changed.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Stamps = dict[str, tuple[int | None, int]]
 
 
 class Files(Protocol):
-    """What is used of the file system (`storage/files.py`). Each method raises StrandlineError if it fails."""
+    """The part of the file system (`storage/files.py`) that is used here. Each method raises StrandlineError if it fails."""
 
     def read(self, path: str) -> bytes: ...
     def modified_ms(self, path: str) -> int | None: ...
@@ -42,7 +42,7 @@ class NodeSecurity:
     """The security of one node."""
 
     def __init__(self, settings: NodeSecuritySettings, files: Files, doors: Doors) -> None:
-        """UsageError if a file is missing or cannot be used."""
+        """Raises UsageError if a file is missing or cannot be used."""
         self.settings = settings
         self.credentials: Callable[[], Mapping[tuple[str, int], ScramCredential]] = dict
         """Returns the SCRAM credentials of the metadata, by user and number of the mechanism."""
@@ -54,7 +54,7 @@ class NodeSecurity:
         self._listeners: dict[str, ListenerSecurity] = {}
         """The own listeners that have a security protocol, by name."""
         self._clients: dict[str, ClientSecurity] = {}
-        """How this node connects to a listener of this name on other nodes."""
+        """Name of a listener on other nodes -> the security of connections to it."""
         self._open()
 
     def listener(self, name: str) -> ListenerSecurity | None:
@@ -62,8 +62,8 @@ class NodeSecurity:
         return self._listeners.get(name)
 
     def to_listener(self, name: str) -> ClientSecurity:
-        """How this node connects to a broker's listener of this name. Raises BrokerError if it has no user for it: only on a
-        controller, which does not know at its start what brokers register."""
+        """The security of this node's connections to a broker's listener of this name. Raises BrokerError if the node has no user
+        for it; that happens only on a controller, which does not know at its start which listeners brokers will register."""
         known = self._clients.get(name)
         if known is None:
             try:
@@ -74,13 +74,13 @@ class NodeSecurity:
 
     @property
     def to_brokers(self) -> ClientSecurity:
-        """How a broker connects to other brokers."""
+        """The security of a broker's connections to other brokers."""
         assert self.settings.to_brokers is not None
         return self.to_listener(self.settings.to_brokers)
 
     @property
     def to_controllers(self) -> ClientSecurity:
-        """How this node connects to controllers."""
+        """The security of this node's connections to controllers."""
         return self._to_controllers
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -100,8 +100,8 @@ class NodeSecurity:
         return self._stamps != self._stamps_now()
 
     def reload(self) -> None:
-        """Read the files of certificates and users again. May run in another thread. UsageError if one cannot be used: then what
-        was read before stays in use."""
+        """Read the files of certificates and users again. May run in another thread. Raises UsageError at the first file that
+        cannot be used: its earlier content stays in use, and that of the files after it."""
         self._stamps = self._stamps_now()
         self._users = {path: self._read_users(path) for path in self._users}
         for security in self._listeners.values():
@@ -259,8 +259,8 @@ def _tls(settings: ListenerSettings) -> ServerTls:
 
 
 def _bearer(settings: ListenerSettings, doors: Doors) -> MakeServerExchange:
-    """A key set in a file is read at the start. One behind a URL is read when the first token comes: a node must be able to start
-    while another server is down."""
+    """The mechanism OAUTHBEARER of a listener. A key set in a file is read at the start. One behind a URL is read when the first
+    token arrives, because a node must be able to start while another server is down."""
     from strandline.protocol.security.jwks import Jwks, reader_of
     from strandline.protocol.security.oauthbearer import TokenRules, TokenVerifier, oauthbearer_server
 

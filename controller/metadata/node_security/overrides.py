@@ -13,7 +13,7 @@ from strandline.protocol.errors import UsageError
 PREFIX = "listener.name."
 _KEYS = by_name((*PER_LISTENER, *LISTENER_LIMIT_KEYS))
 OVERRIDABLE = tuple(sorted(_KEYS, key=len, reverse=True))
-"""The keys that may differ between listeners; one whose name ends with another one's comes before it."""
+"""The keys that may differ between listeners, longest first: a key whose name ends with that of another key comes before it."""
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """Lower-case name of a listener -> the keys that were given for it, with their parsed values."""
@@ -27,7 +27,7 @@ class SplitKeys(NamedTuple):
 
 
 def split_overrides(mapping: Mapping[str, Any]) -> SplitKeys:
-    """Separate and parse the keys of single listeners. UsageError if one is unknown, or has a wrong value."""
+    """Separate and parse the keys of single listeners. Raises UsageError if one is unknown, or has a wrong value."""
     plain, overrides = {}, dict[str, dict[str, Any]]()
     for name, value in mapping.items():
         if name.startswith(PREFIX):
@@ -39,7 +39,7 @@ def split_overrides(mapping: Mapping[str, Any]) -> SplitKeys:
 
 
 def refuse_unknown_listeners(overrides: Overrides, known: Iterable[str]) -> None:
-    """UsageError for the key of a listener that the node does not know: it would have no effect."""
+    """Raise UsageError if a key is for a listener that the node does not know, because the key would have no effect."""
     names = [name.lower() for name in known]
     for listener, values in overrides.items():
         if listener not in names:
@@ -48,7 +48,7 @@ def refuse_unknown_listeners(overrides: Overrides, known: Iterable[str]) -> None
 
 
 def is_override(name: str) -> bool:
-    """Return True if the name is that of a key of one listener. UsageError if it looks like one, and its key is unknown."""
+    """Whether the name is that of a key of one listener. Raises UsageError if it looks like one, but the key is unknown."""
     if not name.startswith(PREFIX):
         return False
     _parts(name)

@@ -1,7 +1,7 @@
-"""The security of a node as its configuration says it: the protocol and the keys of each listener, its own and those of others.
+"""The security settings in a node's configuration: the protocol and the keys of each listener, its own and those of other nodes.
 
-Everything here follows from the keys alone; no file is opened. What cannot work, or would expose what it should protect, is
-refused with one sentence, so that a node with a gap does not start.
+Everything here follows from the keys alone; no file is opened. Settings that cannot work, or would expose what they should
+protect, are refused with one sentence, so that a node with a gap does not start.
 
     listener of                named by
     this broker                listeners
@@ -54,7 +54,7 @@ class ListenerSettings:
 
     @property
     def authenticates(self) -> bool:
-        """Every client of the listener has a principal of its own."""
+        """Whether every client of the listener has a principal of its own."""
         return self.has_sasl or (self.has_tls and self.values["ssl.client.auth"] == "required")
 
 
@@ -84,7 +84,8 @@ class NodeSecuritySettings:
         values: Mapping[str, Any],
         overrides: Overrides,
     ) -> NodeSecuritySettings:
-        """UsageError, in one sentence, if the settings contradict each other or expose what they should protect."""
+        """The checked settings. Raises UsageError, with one sentence, if they contradict each other or expose what they should
+        protect."""
         settings = cls(
             listeners=tuple(listeners),
             to_brokers=to_brokers,
@@ -134,13 +135,13 @@ class NodeSecuritySettings:
 
     @property
     def is_open(self) -> bool:
-        """No listener that the node serves or connects to has any security."""
+        """Whether no listener that the node serves or connects to has any security."""
         names = [*(listener.name for listener in self.listeners), self.to_brokers, self.to_controllers]
         return not self.protocols and all(self.protocol(name) == PLAINTEXT for name in names if name)
 
     @property
     def unauthenticated(self) -> list[Listener]:
-        """The own listeners that others can reach, and that accept peers without authentication."""
+        """The own listeners that other machines can reach, and that accept peers without authentication."""
         pairs = zip(self.listeners, self.own, strict=True)
         return [listener for listener, security in pairs if not security.authenticates and not is_loopback(listener.host)]
 
@@ -214,7 +215,7 @@ def _check_own(security: ListenerSettings, listener: Listener) -> None:
 
 
 def _check_outgoing(settings: NodeSecuritySettings, security: ListenerSettings, mechanism_key: str) -> None:
-    """How this node authenticates itself at a listener of other nodes."""
+    """Raise UsageError if this node cannot authenticate itself, or would expose its password, at a listener of other nodes."""
     if not security.has_sasl:
         return
     for key in ("sasl.node.username", "sasl.node.password.file"):
@@ -239,7 +240,8 @@ def _check_outgoing(settings: NodeSecuritySettings, security: ListenerSettings, 
 
 
 def _check_quorum_users(settings: NodeSecuritySettings) -> None:
-    """Before the first election there is no metadata, so the users of controllers must come from elsewhere."""
+    """Raise UsageError if controllers need users and there is no file of users: before the first election there is no
+    metadata."""
     security = settings.listener(settings.to_controllers)
     if settings.is_controller and security.has_sasl and not security.values["sasl.scram.users.file"]:
         raise UsageError(

@@ -27,7 +27,7 @@ _KEY_BYTES = {SCRAM_256: 32, SCRAM_512: 64}
 
 
 def parse_users(text: str, path: str) -> dict[tuple[str, str], ScramCredential]:
-    """The users of a file. UsageError, which names the file and the user and repeats no value."""
+    """The users of a file. Raises UsageError, which names the file and the user and repeats no value."""
     import tomllib
 
     try:

@@ -1,7 +1,7 @@
 """The rights of the sender of one request, as the guards of the APIs ask for them (`guards/`).
 
-A denial that the sender has asked for is logged (`authorizer.denied`): one line a minute for the same principal, address,
-operation, resource and API, and a hundred for all. A question that only filters what the sender may see is not logged."""
+A denial of a right that the request needs is logged (`authorizer.denied`): one line a minute for the same principal, address,
+operation, resource and API, and a hundred for all. A check that only filters what the sender may see is not logged."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class DenialLog:
 
 
 class Rights:
-    """What all requests of a node have in common: the rules, the names of topics, and the audit log."""
+    """The state that all requests of a node are checked with: the rules, the names of topics, and the audit log."""
 
     def __init__(self, authorizer: Authorizer, image: Callable[[], MetadataImage]) -> None:
-        """`image`: the newest image whose rules count; those of an image without an offset are not known yet."""
+        """`image` returns the newest image whose rules count. While that has no record (offset -1), its rules are not used."""
         self.authorizer = authorizer
         self._image = image
         self.denials = DenialLog()

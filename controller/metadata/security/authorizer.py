@@ -38,7 +38,7 @@ from strandline.protocol.messages.security import (
 from strandline.protocol.security.principal import Principal
 
 REMEMBERED_MAX = 20_000
-"""Remembered decisions. When there are more, all are forgotten."""
+"""The most remembered decisions. When there are so many, all are dropped before the next one."""
 REMEMBERED_NAME_MAX = 300
 """Decisions about longer names are not remembered: clients invent them, and 20,000 transactional ids may have a gigabyte."""
 EVERYONE = "User:*"
@@ -51,7 +51,7 @@ _IMPLIED_BY: dict[int, frozenset[int]] = {
 
 
 class Verdict(NamedTuple):
-    """A decision, and the rule that made it."""
+    """A decision, and its reason."""
 
     allowed: bool
     reason: str
@@ -85,11 +85,11 @@ class Authorizer:
         self.super_users = frozenset(super_users)
         self.allow_everyone_if_no_acl_found = allow_everyone_if_no_acl_found
         self.is_loaded = False
-        """False until the first image: then only super users are allowed anything."""
+        """False until the first image is used. Until then only super users are allowed anything; all others get an error."""
         self.allowed_total = self.denied_total = 0
-        """For the metrics."""
+        """The numbers of decisions, for the metrics."""
         self._acls: Mapping[bytes, AclLike] = {}
-        """Those of `_index`."""
+        """The rules in `_index`, by id."""
         self._index = AclIndex()
         self._remembered: dict[tuple[Any, ...], bool] = {}
 
@@ -100,13 +100,13 @@ class Authorizer:
         return self._index.size
 
     def use(self, image: ImageWithAcls) -> None:
-        """Take the rules of an image. This costs nothing if they are the ones in use."""
+        """Use the rules of an image. This costs nothing if they are in use already."""
         self.is_loaded = True
         if image.acls is not self._acls:
             self._change({**self._acls, **image.acls}, image.acls)
 
     def apply(self, delta: DeltaWithAcls) -> None:
-        """Take the rules that changed."""
+        """Use the rules after a delta."""
         if not self.is_loaded or delta.before.acls is not self._acls:
             self.use(delta.image)
         elif delta.image.acls is not self._acls:

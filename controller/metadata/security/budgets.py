@@ -30,13 +30,14 @@ class Window:
         return self.num * self.size_s
 
     def bucket(self, rate: float, now: float) -> TokenBucket:
-        """A budget for `rate` per second, of a client that has just come."""
+        """The bucket of a new client, for `rate` per second."""
         length_s = self.length_s
         return TokenBucket(rate, now, burst_s=length_s, first_s=self.size_s, debt_s=length_s)
 
 
 class StrictWindow(Window):
-    """For requests that are refused while there is a debt: Kafka's TokenBucket. It begins full, and its debt has no bound."""
+    """The window of a quota whose requests are refused while there is a debt (Kafka's TokenBucket). A bucket begins full, and its
+    debt has no bound."""
 
     __slots__ = ()
 
@@ -45,7 +46,7 @@ class StrictWindow(Window):
 
 
 class Budget:
-    """What the clients that share a quota may use."""
+    """The budget of the clients that share a quota."""
 
     __slots__ = ("bucket", "payer", "used_at")
 
@@ -68,13 +69,13 @@ class Budgets:
     """The budgets of one quota key."""
 
     def __init__(self, key: str, window: Window, unit: float = 1.0) -> None:
-        """`unit`: what 1 of the quota's value permits per second: 0.01 s for a percentage."""
+        """`unit`: how much a quota of 1 permits per second; 0.01 s for a percentage."""
         self.key = key
         self.window = window
         self._unit = unit
         self._quotas: ClientQuotas = {}
         self._by_payer: dict[Payer, Budget] = {}
-        """In the order in which their clients came."""
+        """Payer -> its budget, in the order of their creation."""
         self._by_client: dict[Client, Budget | None] = {}
         """The result of the look-up, by client. None: the client has no limit."""
 
@@ -87,7 +88,7 @@ class Budgets:
         return len(self._by_payer)
 
     def use(self, quotas: ClientQuotas, now: float) -> None:
-        """Take over changed quotas. What a client has used stays counted, against its new quota."""
+        """Use these quotas from now on. Amounts that were used stay counted, against the new quota, if the payer is the same."""
         self._quotas = quotas
         self._by_client.clear()
         for payer, budget in list(self._by_payer.items()):
@@ -119,7 +120,8 @@ class Budgets:
         self._drop({payer for payer, budget in self._by_payer.items() if now - budget.used_at > IDLE_S})
 
     def _make_room(self) -> None:
-        """If too many clients are remembered, forget all. If there are too many budgets, drop the tenth unused longest."""
+        """If too many clients are remembered, drop them all. If there are too many budgets, drop the tenth that was unused for
+        longest."""
         if len(self._by_client) >= BUDGETS_MAX:
             self._by_client.clear()
         if len(self._by_payer) >= BUDGETS_MAX:
@@ -133,5 +135,5 @@ class Budgets:
 
 
 def _example(payer: Payer) -> Client:
-    """A client that this payer pays for, unless a more specific quota has come."""
+    """A client that this payer pays for, unless a more specific quota was set since."""
     return payer.user or "", payer.client_id or ""

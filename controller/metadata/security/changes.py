@@ -1,7 +1,7 @@
-"""Replays the records of access rules, SCRAM credentials and client quotas: the part of `image.py` that knows them.
+"""Replays the records of access rules, SCRAM credentials and client quotas: a part of `image.py`.
 
 A `SecurityChanges` collects the changes of one `apply`, and exists only if the batch has such a record. A record that contradicts
-the image raises InternalError: it removes what does not exist, or adds a rule that exists under another id.
+the image raises InternalError: it removes a rule or credential that does not exist, or adds a rule or an id that exists already.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class SecurityChanges:
         )
 
     def changed(self, after: SecurityMaps) -> tuple[list[bytes], list[UserMechanism], list[QuotaEntity]]:
-        """The keys whose entries differ in the image after: not, for example, a rule that was added and removed in one batch."""
+        """The keys whose entries differ between the two images. A rule that was added and removed in one batch is not one of
+        them."""
         before = self.before
         return (
             [key for key in self.acls if before.acls.get(key) != after.acls.get(key)],

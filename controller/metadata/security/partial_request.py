@@ -1,4 +1,4 @@
-"""A request of which a guard has taken out what its sender may not do: the handler answers for the rest.
+"""A request from which a guard has removed the items that its sender has no right to: the handler answers for the rest.
 
 The handler sees a body with fewer items. When it answers, at once or later, the rows of the refused items are put back."""
 
@@ -46,8 +46,8 @@ class PartialProduce(PartialRequest):
 
 
 def put_back(rows: list[Any], refused: dict[int, Any]) -> list[Any]:
-    """The rows of a response, with those of refused items at the places of the items. (If the handler has answered for fewer
-    items than it was asked, because one was named twice, they are at the end.)"""
+    """The rows of a response, with the rows of refused items in the positions of these items. (If the handler has answered for
+    fewer items than it was asked for, because one was named twice, they are at the end.)"""
     total = len(rows) + len(refused)
     if any(index >= total for index in refused):
         return [*rows, *refused.values()]

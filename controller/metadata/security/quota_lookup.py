@@ -1,4 +1,4 @@
-"""Which quota counts for a client (Kafka's precedence), and with whom the client shares it.
+"""The quota that counts for a client (Kafka's precedence), and the clients that share it.
 
     1  (user, client id)             the client alone
     2  (user, default client id)     the client alone

@@ -37,7 +37,7 @@ def canonical_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
 
 
 def canonical_address(text: str) -> str | None:
-    """The form in which an entity holds an address; None if it is none. A name is not looked up."""
+    """The form in which an entity holds an address; None if the text is not an address. A host name is not looked up."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:

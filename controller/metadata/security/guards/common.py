@@ -19,7 +19,7 @@ Handler = Callable[[Any], Any]
 Guard = Callable[[Access, Any, Handler], Any]
 """Returns what the handler returns: None, or an awaitable."""
 Refuse = Callable[[Access, Any], Any]
-"""From the sender's rights and an item of the request: the row of the response that refuses it, or None."""
+"""Checks an item of the request by the sender's rights. Returns the row of the response that refuses it, or None."""
 
 
 def everyone(access: Access, request: Any, handler: Handler) -> Any:
@@ -28,7 +28,7 @@ def everyone(access: Access, request: Any, handler: Handler) -> Any:
 
 
 def cluster(*operations: int) -> Guard:
-    """The request needs one of these rights on the cluster."""
+    """A guard of requests that need one of these rights on the cluster."""
 
     def guard(access: Access, request: Any, handler: Handler) -> Any:
         access.require_cluster(*operations)
@@ -38,7 +38,7 @@ def cluster(*operations: int) -> Guard:
 
 
 def items(field: str, rows: str, refuse: Refuse, *, asks_for_none: bool = False) -> Guard:
-    """Each item of the list `field` of the request is checked by itself, and has a row in the list `rows` of the response.
+    """A guard that checks each item of the request's list `field` by itself. The item has a row in the response's list `rows`.
 
     `asks_for_none`: the handler is called even if no item is left, because it may raise an error of the whole request. It raises
     that error for topics that do not exist; if refused topics did not get it, the sender would learn that they exist."""

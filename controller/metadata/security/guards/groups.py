@@ -1,6 +1,6 @@
 """Guards of consumer groups and their committed offsets.
 
-A group id without DESCRIBE is refused whether the group exists or not. Topics in a request are named by id."""
+A group on which the sender lacks the right is refused, whether it exists or not. Topics in a request are named by id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards of what is known and changed about topics and configurations: Metadata, topics, configs, reports of elections.
+"""Guards of requests that read or change topics and configurations: Metadata, topics, configs, reports of elections.
 
 The existence of a topic is hidden from a sender that may not describe it. A topic by name gets TOPIC_AUTHORIZATION_FAILED,
 whether it exists or not. A topic by id gets UNKNOWN_TOPIC_ID, as any id that does not exist. Lists of all topics leave it out."""
@@ -73,7 +73,7 @@ def _refuse_topic(access: Access, asked: MetadataTopicRequest) -> MetadataTopic 
 
 
 def _named_topics(access: Access, request: Any, handler: Handler) -> Any:
-    """The handler is always asked, even for no topic: the response has the brokers, too."""
+    """The handler is always called, even if no topic is left: the response has the brokers, too."""
     refused = {i: row for i, asked in enumerate(request.body.topics) if (row := _refuse_topic(access, asked)) is not None}
     if not refused:
         return handler(request)
@@ -139,7 +139,7 @@ _NAMED = {RESOURCE_TOPIC: TOPIC_RESOURCE, RESOURCE_GROUP: GROUP_RESOURCE}
 
 
 def _config_denial(access: Access, operation: int, resource_type: int, name: str) -> BrokerError | None:
-    """Topics and groups by their name; the configurations of brokers belong to the cluster."""
+    """The error if the sender lacks the right on a topic or group or, for the configuration of a broker, on the cluster."""
     named = _NAMED.get(resource_type)
     resource = (CLUSTER_RESOURCE, CLUSTER_NAME) if named is None else (named, name)
     return None if access.may(operation, *resource) else access.denial(operation, *resource)

@@ -47,7 +47,7 @@ def add_partitions(access: Access, request: Any, handler: Handler) -> Any:
 
 
 def _refuse_addition(access: Access, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult | None:
-    """All or none of a transaction's partitions are added."""
+    """The result of a transaction that is refused, or None. If the sender lacks a right on one topic, no partition is added."""
     if not access.may(WRITE, TRANSACTIONAL_ID_RESOURCE, asked.transactional_id):
         return AddPartitionsToTxnResult(asked.transactional_id, _DENIED)
     left, refused = split_topics(access, asked.topics, WRITE)
@@ -103,8 +103,8 @@ _DESCRIPTIONS: Guard = items("transactional_ids", "transactions", _refuse_descri
 
 
 def describe(access: Access, request: Any, handler: Handler) -> Any:
-    """DESCRIBE on each transactional id; the answer names the topics that the sender may describe. A broker (CLUSTER_ACTION) asks
-    whether the name of a new named producer is a transactional id."""
+    """DESCRIBE on each transactional id; the answer names the topics that the sender may describe. CLUSTER_ACTION of a broker,
+    which asks whether the name of a new named producer is a transactional id."""
     if access.is_node:
         return handler(request)
 
