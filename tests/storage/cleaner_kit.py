@@ -1,4 +1,4 @@
-"""Shared parts of the cleaner's tests: keyed batches, whole cleanings, and what a log holds."""
+"""Shared parts of the cleaner's tests: keyed batches, whole cleanings, and the records of a log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def keyed(rows: Sequence[Row], *, timestamp_ms: int = NOW_MS, codec: Codec = Cod
 
 class Cleaned(NamedTuple):
     next_dirty: int
-    """Where the next cleaning begins."""
+    """The offset at which the next cleaning begins."""
     replaced: int
     """Number of groups of segments that were replaced."""
 
@@ -48,8 +48,8 @@ def clean(
     delete_retention_ms: int = DAY_MS,
     save: Callable[[], object] | None = None,
 ) -> Cleaned:
-    """One whole cleaning, with a map for `keys` keys and marks for `marked` offsets. `save` makes the bound of
-    removed tombstones durable."""
+    """Run one whole cleaning, with a map for `keys` keys and marks for `marked` offsets. `save` makes the bound of removed
+    tombstones durable."""
     planned = plan(log, first_dirty)
     offset_map = OffsetMap(keys * SLOT_BYTES, load_factor=1.0, marked_offsets=marked)
     for _ in build_map(log.files, planned, offset_map):
@@ -72,7 +72,7 @@ def clean(
 
 
 def records(log: Log) -> list[Record]:
-    """All records. Every batch must be whole, and the offsets must have no gap."""
+    """All records of the log. Every batch must be whole, and the offsets must have no gap."""
     found: list[Record] = []
     expected = log.segments[0].base_offset
     begins = {log.log_end_offset}

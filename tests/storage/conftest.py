@@ -1,4 +1,4 @@
-"""The logs' warnings are part of what is tested here by the thousand; they are kept off the screen."""
+"""Captures the logs' warnings: these tests cause thousands of them."""
 
 from __future__ import annotations
 

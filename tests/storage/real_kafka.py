@@ -34,14 +34,14 @@ def kafka_tools() -> str:
 
 
 def run_tool(script: str, *arguments: str) -> str:
-    """Run one of Kafka's tools; returns what it prints, stdout first."""
+    """Run one of Kafka's tools; returns its output, stdout first."""
     result = subprocess.run([script, "run", *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     return result.stdout + result.stderr
 
 
 def dump(script: str, files: list[Path], *options: str) -> str:
-    """What `kafka-dump-log` prints about the files. Fails if it complains about one of them."""
+    """The output of `kafka-dump-log` for the files. Fails if the tool complains about one of them."""
     text = run_tool(script, "kafka-dump-log", "--deep-iteration", *options, "--files", ",".join(map(str, files)))
     found = complaints(text)
     assert not found, "\n".join(found[:20])
@@ -74,7 +74,7 @@ class RealKafka:
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": self.data,
             "offsets.topic.replication.factor": 1,
-            # After a kill the controller waits so long before it takes the broker back.
+            # After a kill, the controller waits for this long before it accepts the broker again.
             "broker.session.timeout.ms": 1000,
             "broker.heartbeat.interval.ms": 200,
             "auto.create.topics.enable": "false",
@@ -105,7 +105,7 @@ class RealKafka:
             return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
     def kill(self) -> None:
-        """End the process as a power cut does, if it runs."""
+        """Kill the process, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -113,7 +113,7 @@ class RealKafka:
 
     @property
     def output(self) -> str:
-        """What the broker has logged."""
+        """The log output of the broker."""
         return (self._folder / "output.log").read_text()
 
     async def create_topic(self, topic: str, settings: dict[str, str]) -> Path:

@@ -1,4 +1,4 @@
-"""Shared parts of the storage tests: logs on either disk, batches, and a snapshot of what a log holds."""
+"""Shared parts of the storage tests: logs on either disk, batches, and the state of a log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_log(
 
 
 def read_all(log: Log, start: int | None = None, end: int | None = None, max_bytes: int = 1 << 20) -> list[bytes]:
-    """Every batch from the log's start to its end, as bytes."""
+    """Every batch from `start` (the log's start) to `end` (the log's end), as bytes."""
     offset = log.log_start_offset if start is None else start
     end = log.log_end_offset if end is None else end
     found: list[bytes] = []

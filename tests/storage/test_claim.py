@@ -86,7 +86,7 @@ def test_data_without_meta_properties_is_refused_before_the_lock(made: list[str]
 
 @pytest.mark.parametrize("names", [["lost+found"], ["__cluster_metadata-0"], ["notes.txt"]])
 def test_a_fresh_volume_may_hold_other_directories(names: list[str]) -> None:
-    """Directories of the file system, and the empty one of an interrupted first start."""
+    """These are directories of the file system, the empty one of an interrupted first start, and files."""
     files = MemoryFiles()
     for name in names:
         files.make_dirs(f"data/{name}")

@@ -28,7 +28,7 @@ def append(log: Log, *given: Row, codec: Codec = Codec.NONE, producer: Producer 
 
 
 def roll(log: Log) -> None:
-    """Close the open segment, with everything in it committed."""
+    """Close the open segment, and commit all records."""
     log.roll(NOW_MS)
     log.update_high_watermark(log.log_end_offset)
 
@@ -41,7 +41,7 @@ def headers(log: Log) -> list[tuple[int, int, int]]:
 
 @pytest.fixture(autouse=True)
 def _no_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads come from the files."""
+    """Make all reads go to the files."""
     monkeypatch.setattr("strandline.storage.log.tail.RecentTail.read", lambda *_: None)
 
 
@@ -243,7 +243,7 @@ def test_control_batches_stay_untouched() -> None:
 
 @pytest.mark.parametrize("keys", [1, 2, 3, 5])
 def test_small_map_cleans_in_several_rounds(keys: int) -> None:
-    """A map that is full inside a batch judges nothing after its latest offset."""
+    """A map that becomes full inside a batch decides nothing about later offsets."""
     log = open_log()
     for n in range(6):
         append(log, *[(b"k%d" % key, b"%d" % n) for key in range(4)])
@@ -302,7 +302,7 @@ def test_group_spans_no_more_offsets_than_an_index_can_name() -> None:
 
 
 def test_reading_goes_on_through_a_replacement() -> None:
-    """A cursor into an old segment is dropped, and reads find their place in the new one."""
+    """A cursor into an old segment is dropped, and the next read looks up its position in the new one."""
     log = open_log()
     for n in range(40):
         append(log, (b"%d" % (n % 4), b"x" * 500))
@@ -335,7 +335,7 @@ def test_indexes_of_a_cleaned_segment_are_right(tmp_path_factory: pytest.TempPat
 @pytest.mark.parametrize("disk", ["real", "memory"])
 def test_rewritten_segment_is_as_old_as_the_last_of_the_old_ones(disk: str, tmp_path: Path) -> None:
     """Retention counts the age of records without timestamps from the time of their file. A cleaning must not make them young
-    again, because then a topic that is cleaned often enough would never forget them."""
+    again, because then a topic that is cleaned often enough would never delete them."""
     files, directory = (RealFiles(), f"{tmp_path}/orders-0") if disk == "real" else (MemoryFiles(Random(0)), DIR)
     config = LogConfig(retention_ms=60_000)
     log = open_log(files, directory, config=config)
@@ -435,7 +435,7 @@ def test_damaged_epoch_of_a_batch_fails_the_cleaning(newest_bit: int) -> None:
 
 
 def test_epochs_before_the_log_start_are_not_compared() -> None:
-    """The epoch cache has forgotten them; their segment is closed and stays until its last record is deleted."""
+    """The epoch cache no longer has them; their segment is closed and stays until its last record is deleted."""
     log = open_log()
     append(log, (b"a", b"1"), epoch=1)
     append(log, (b"a", b"2"), epoch=2)

@@ -1,5 +1,5 @@
-"""The cleaner meets batches that no producer of ours sends, and keys of any size. It refuses a batch that it cannot read, and
-changes nothing then: the log stays as it is, and readable."""
+"""The cleaner meets batches that no producer of ours sends, and keys of any size. If it cannot read a batch, it refuses the batch
+and changes nothing: the log stays as it is, and readable."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_batch_that_cannot_be_read_fails_the_cleaning_and_changes_nothing(name: 
 
 
 def test_sound_batch_of_the_same_form_is_cleaned() -> None:
-    """The batches above are refused for their payload alone."""
+    """So the batches above are refused only for their payload."""
     for codec in COMPRESSED:
         _, log = log_with(stored(compress(codec, PLAIN), codec))
         assert clean(log) == Cleaned(4, 1)
@@ -109,7 +109,7 @@ def test_sound_batch_of_the_same_form_is_cleaned() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_keys_of_a_mebibyte_are_cleaned_with_a_small_map(codec: Codec) -> None:
-    """A key takes 24 bytes of the map, however long it is."""
+    """A key takes 24 bytes of the map, whatever its length."""
     first, second = Random(1).randbytes(MIB), Random(1).randbytes(MIB - 1) + b"!"
     log = open_log(config=LogConfig(max_message_bytes=4 * MIB))
     for key, value in ((first, b"1"), (second, b"1"), (first, b"2"), (second, None), (second, b"3"), (b"", b"empty key")):

@@ -30,7 +30,7 @@ CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=100)
 
 
 class PowerCut(BaseException):
-    """The machine dies in this file operation."""
+    """Raised when the machine dies in this file operation."""
 
 
 class CountingFiles(MemoryFiles):
@@ -80,7 +80,7 @@ class Model:
         self.now_ms = NOW_MS
         self.first_dirty = 0
         self.first_cleaned_at: dict[int, int] = {}
-        """When the cleaner can have seen a tombstone first, by its offset."""
+        """The time at which the cleaner can have seen a tombstone first, by its offset."""
         self.sequences: dict[int, int] = {}
 
     def append(self, rows: list[tuple[bytes | None, bytes | None]], codec: Codec, producer_id: int) -> None:
@@ -128,7 +128,7 @@ class Model:
             assert offset in offsets or may_be_gone, f"the newest record of {self.appended[offset][0]!r} is lost"
 
     def check_cleaned(self, end: int) -> None:
-        """No record below `end` has a newer one of its key below `end`, and none is without a key."""
+        """Check that no record below `end` has a newer one of its key below `end`, and that none is without a key."""
         newest = {key: offset for offset, (key, _, _) in enumerate(self.appended[:end])}
         for record in records(self.log):
             if record.offset < end:
@@ -203,7 +203,7 @@ class CleanedLog(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 12))
     def truncate(self, back: int) -> None:
-        """At most to the high watermark."""
+        """Truncate the log, but not below the high watermark."""
         log = self.model.log
         log.truncate_to(max(log.high_watermark, log.log_end_offset - back))
         self.model.forget_from(log.log_end_offset)
@@ -272,7 +272,7 @@ def test_crash_at_every_operation_leaves_the_old_or_the_new_log(lossy: bool) -> 
 
 
 def test_lost_new_segment_does_not_take_the_old_ones_along() -> None:
-    """A disk that lies: the new segment is damaged although it was fsynced, and the old ones are still there."""
+    """A disk that lies: it reports the new segment as fsynced, but damages it; the old segments are still there."""
     model = _prepared(1)
     old = read_all(model.log)
     model.files.fail_next("fsync", DIR, errno.EIO)
@@ -326,7 +326,7 @@ def _clean_and_checkpoint(log_dir: LogDir, log: Log) -> None:
 
 @pytest.mark.parametrize("lossy", [True, False])
 def test_crash_at_every_operation_leaves_checkpoints_that_hold(lossy: bool) -> None:
-    """A tombstone that is gone lies below the bound, whatever the crash has left. No older value of its key is there. A first
+    """A removed tombstone lies below the bound, whatever the crash has left, and the log has no older value of its key. A first
     dirty offset that survives is true: below it, no record is superseded."""
     files, log_dir, log = _prepared_dir()
     before = [(r.offset, r.key, r.value) for r in records(log)]
@@ -369,7 +369,7 @@ def test_crash_at_every_operation_leaves_checkpoints_that_hold(lossy: bool) -> N
 
 
 def test_unfinished_segment_beside_one_that_replaces_others_is_dropped() -> None:
-    """The cleaner writes the next segment while nothing else of it is on the disk; the broker dies with both there."""
+    """The cleaner writes the next segment while no other file of its group is on the disk; the broker dies when both exist."""
     whole = _prepared(1)
     whole.clean(1009)
     whole.log.tail.clear()

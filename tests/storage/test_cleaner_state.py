@@ -27,7 +27,8 @@ def orders(log_dir: LogDir, partition: int = 0) -> Log:
 
 
 def write_tombstones(log: Log) -> None:
-    """Offsets 0 to 3: a value, its tombstone, a superseded tombstone and the value that supersedes it; then a closed segment."""
+    """Write offsets 0 to 3: a value, its tombstone, a superseded tombstone and the value that supersedes it; then close the
+    segment."""
     log.append_as_leader(keyed([(b"a", b"1"), (b"a", None), (b"b", None), (b"b", b"2")]), 0, NOW_MS)
     log.append_as_leader(keyed([(b"c", b"1")]), 0, NOW_MS)
     log.roll(NOW_MS)
@@ -100,7 +101,7 @@ def test_restarted_log_is_clean_up_to_its_start() -> None:
 
 
 def test_log_that_lost_its_end_lowers_both() -> None:
-    """Otherwise the records that come next would count as clean."""
+    """Otherwise the records that are appended next would count as clean."""
     files = MemoryFiles()
     log = orders(log_dir := open_dir(files))
     removed_tombstone(log)
@@ -131,7 +132,7 @@ def test_recreated_log_takes_nothing_from_the_deleted_one() -> None:
 
 
 def test_bound_is_found_again_if_its_checkpoint_is_damaged() -> None:
-    """An offset that is too high is safe, one that is too low is not: a log that may lack a tombstone must say so."""
+    """A bound that is too high is safe, one that is too low is not: a log that may lack a tombstone must report it."""
     files = MemoryFiles()
     log = orders(log_dir := open_dir(files))
     removed_tombstone(log)

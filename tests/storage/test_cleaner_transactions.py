@@ -1,4 +1,4 @@
-"""The log cleaner and transactions: aborted records go and supersede nothing, open ones stay, markers stay."""
+"""The log cleaner and transactions: aborted records are removed and supersede nothing, open ones stay, markers stay."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def test_aborted_records_are_removed_and_supersede_nothing() -> None:
-    """Else the committed value of a key would be lost with the aborted one."""
+    """Otherwise the committed value of a key would be lost with the aborted one."""
     log = keyed_log()
     put(log, -1, -1, b"a", b"old")
     put(log, 7, 0, b"a", b"aborted")
@@ -91,7 +91,8 @@ def test_nothing_at_or_above_the_last_stable_offset_is_cleaned() -> None:
 
 
 def test_a_cleaned_log_still_knows_its_transactions() -> None:
-    """Readers, and a new replica that reads the cleaned batches. The emptied last batch of a producer begins no transaction."""
+    """Readers see them, and so does a new replica that reads the cleaned batches. The emptied last batch of a producer begins no
+    transaction."""
     log = keyed_log()
     for pid in (7, 8):
         put(log, pid, 0, b"k", b"%d" % pid)
@@ -130,15 +131,15 @@ def horizons(log: Log) -> list[int]:
 
 
 def forget_producers(log: Log) -> None:
-    """The producers have been silent for longer than `producer.id.expiration.ms`."""
+    """Let the producers be silent for longer than `producer.id.expiration.ms`."""
     for times in (2, 4):
         log.expire_producers(NOW_MS + times * log.config.producer_id_expiration_ms)
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_marker_goes_when_its_records_are_gone_and_its_delete_horizon_has_passed(commit: bool) -> None:
-    """Else a log with many small transactions would consist of markers in the end. A reader that has read a record of the
-    transaction before it vanished has the time until the horizon to find the marker."""
+    """Otherwise a log with many small transactions would in the end consist of markers. A reader that has read a record of the
+    transaction before it was removed has until the horizon to find the marker."""
     log = keyed_log()
     put(log, 7, 0, b"a", b"in the transaction")
     end(log, 7, commit=commit)
@@ -160,7 +161,7 @@ def test_a_marker_goes_when_its_records_are_gone_and_its_delete_horizon_has_pass
 
 
 def test_a_marker_stays_while_a_record_of_its_transaction_stays() -> None:
-    """A replica that copies the record would have an open transaction for ever."""
+    """A replica that copied the record would have an open transaction forever."""
     log = keyed_log()
     put(log, 7, 0, b"a", b"the newest")
     put(log, 7, 1, b"b", b"old")
@@ -187,7 +188,8 @@ def test_a_marker_of_a_producer_goes_though_its_other_transactions_stay() -> Non
 
 
 def test_the_marker_with_the_epoch_of_an_active_producer_stays() -> None:
-    """In version 2 every marker raises the epoch. Without it the log would accept batches of the older one after a restart."""
+    """In version 2 every marker raises the epoch. Without the marker, the log would accept batches of the older epoch after a
+    restart."""
     log = keyed_log()
     put(log, 7, 0, b"a", b"1")
     end(log, 7, commit=True, epoch=1)
@@ -205,7 +207,7 @@ def test_the_marker_with_the_epoch_of_an_active_producer_stays() -> None:
 
 
 def test_the_index_forgets_an_aborted_transaction_with_its_marker() -> None:
-    """Else a reader would drop records of this producer up to a marker that does not come."""
+    """Otherwise a reader would drop records of this producer up to a marker that the log no longer has."""
     log = keyed_log()
     for pid, key in ((7, b"a"), (8, b"b")):
         put(log, pid, 0, key, b"aborted")

@@ -56,9 +56,9 @@ class Model:
         self.log = open_log(self.files, config=CONFIG)
         self.now_ms = NOW_MS
         self.newest: dict[bytes, tuple[int, bytes | None]] = {}
-        """Key -> offset and value of its newest committed record."""
+        """Offset and value of the newest committed record, by key."""
         self.pending: dict[int, list[tuple[bytes, int, bytes | None]]] = {}
-        """Producer id -> what its open transaction has written."""
+        """The records of open transactions, by producer id."""
         self.epochs = dict.fromkeys(PIDS, 0)
         self.sequences = dict.fromkeys(PIDS, 0)
         self.count = 0
@@ -83,7 +83,7 @@ class Model:
             self._apply([(key, offset, value)])
 
     def end(self, pid: int) -> None:
-        """With the next epoch (version 2) or the same one."""
+        """End the transaction of a producer, with the next epoch (version 2) or the same one."""
         is_commit, version = self.random.random() < 0.6, self.random.choice((1, 2))
         if version == 2:
             self.epochs[pid], self.sequences[pid] = self.epochs[pid] + 1, 0
@@ -99,7 +99,7 @@ class Model:
                 self.newest[key] = (offset, value)
 
     def save(self) -> None:
-        """All is committed and durable, so a crash takes back nothing."""
+        """Commit and flush everything, so that a crash takes nothing back."""
         self.log.update_high_watermark(self.log.log_end_offset)
         self.log.flush()
 
@@ -156,7 +156,8 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_reader_of_committed_records_never_notices_the_cleaner(seed: int) -> None:
-    """Also when the cleaner dies in the middle: the markers, their index and the records go together or in the right order."""
+    """This holds also if the cleaner dies in the middle: the markers, their index and the records are removed together or in the
+    right order."""
     model = Model(seed)
     for _ in range(250):
         model.step()

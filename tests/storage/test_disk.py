@@ -132,7 +132,7 @@ def test_a_lock_has_one_holder(disk: tuple[Files, str]) -> None:
 
 
 def open_descriptors() -> int:
-    """The number of open descriptors of this process, those of other tests included; 0 where the kernel does not say."""
+    """The number of open descriptors of this process, those of other tests included; 0 if the kernel does not report it."""
     return len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
 
 
@@ -219,7 +219,7 @@ def test_an_atomic_write_is_old_or_new_after_any_power_cut() -> None:
 
 
 def test_a_rename_without_fsync_may_leave_an_old_an_empty_or_a_torn_file() -> None:
-    """A test that relies on more must be able to fail."""
+    """A test that relies on more than this must be able to fail."""
 
     def prepare(files: MemoryFiles) -> None:
         files.write_atomic("d/a", b"old")

@@ -68,7 +68,7 @@ def test_epochs_increase_and_offsets_never_decrease_whatever_is_assigned(assignm
 
 
 def test_epochs_without_records_are_remembered() -> None:
-    """S05 (KAFKA-7415): B3 comes back with 10@e1 and must learn that epoch 1 ended at 10."""
+    """S05 (KAFKA-7415): B3 returns with 10@e1, and must get the answer that epoch 1 ended at 10."""
     log = open_log()
     for offset in range(10):
         log.append_as_leader(batch(b"%d" % offset), 1, NOW_MS)
@@ -83,7 +83,7 @@ def test_epochs_without_records_are_remembered() -> None:
 
 
 def test_truncating_to_the_log_end_drops_the_epoch_that_begins_there() -> None:
-    """S06 (KAFKA-10706): otherwise follower and leader disagree for ever about an epoch without records."""
+    """S06 (KAFKA-10706): otherwise follower and leader disagree forever about an epoch without records."""
     log = open_log()
     fill(log, 5, records=2, epoch=1)
     log.assign_epoch_start_offset(2, 10)

@@ -112,7 +112,7 @@ def test_lower_token_is_refused_and_leaves_no_trace() -> None:
 
 
 def test_expected_offset_is_compared_with_the_log_end() -> None:
-    """So a record that raises the token gets the offset after it. A rejected one raises nothing."""
+    """So a record that raises the token gets the offset after it. A rejected record raises no token."""
     log = open_log()
     with pytest.raises(UnexpectedLogEnd):
         send(log, 5, expected=1)
@@ -136,12 +136,12 @@ def test_retry_of_a_written_batch_is_a_duplicate_after_the_token_was_raised() ->
     with pytest.raises(FencedToken):
         mine(1)
     with pytest.raises(FencedToken):
-        mine(2)  # The batch before it was fenced as well: "out of order" would send the producer on a detour.
+        mine(2)  # The batch before it was fenced as well: "out of order" would only cause the producer an extra round trip.
     assert mine(0).duplicate
 
 
 def test_batch_whose_fate_is_unknown_is_not_called_fenced() -> None:
-    """It was appended longer ago than the log remembers, so nobody may say that it was not written."""
+    """It was appended longer ago than the log remembers, so the leader cannot claim that it was not written."""
     log = open_log()
     for sequence in range(10):
         log.append_as_leader(batch(b"x", producer=(9, 0, sequence)), 1, NOW_MS, fencing_token=3)
@@ -210,7 +210,7 @@ def test_token_is_gone_with_the_record_that_raised_it() -> None:
 
 
 def delete_records(log: Log) -> None:
-    """Write without a token until retention has deleted all earlier records."""
+    """Write batches without a token until retention has deleted all earlier records."""
     start = log.log_end_offset
     while log.log_start_offset < start:
         send(log, NO_TOKEN, b"x" * 100)
@@ -262,7 +262,7 @@ def test_token_is_not_forgotten_in_silence() -> None:
 
 @pytest.mark.parametrize("stop", ["none", "killed", "power cut"])
 def test_follower_that_starts_after_deleted_records_asks_for_the_tokens(stop: str) -> None:
-    """Only the token of the deleted fence: the later one is in the log, and may still be truncated."""
+    """It takes only the token of the deleted fence: the later fence is in the log, and may still be truncated."""
     files = MemoryFiles(Random(1))
     files.make_dirs(parent(DIR))
     files.fsync_dir("/")
@@ -289,7 +289,7 @@ def test_follower_that_starts_after_deleted_records_asks_for_the_tokens(stop: st
 
 
 def test_snapshot_lists_each_fence() -> None:
-    """Older versions and Kafka's tools read them as batches of producers, and keep the last one of each id."""
+    """Older versions and Kafka's tools read the fences as batches of producers, and keep the last one of each id."""
     log = open_log()
     for number in (5, 6, 2**31 + 7):
         send(log, number)
@@ -315,7 +315,7 @@ def test_only_the_newest_fences_are_kept() -> None:
 
 
 def test_forgotten_fence_is_replaced_by_the_oldest_one_that_is_known() -> None:
-    """A replica that starts at an offset whose token is forgotten must not begin without any."""
+    """A replica that starts at an offset whose token is forgotten must not start without any token."""
     fences = Fences()
     for number in range(FENCES_KEPT + 5):
         fences.add(number, 10 * number)
@@ -414,7 +414,7 @@ class History:
             self.files.remove(path)
 
     def restart(self, kind: int) -> None:
-        """In order; killed; after a power cut, which loses what was not flushed."""
+        """Restart after an orderly stop, a kill, or a power cut, which loses unflushed writes."""
         log = self.log
         start, committed = log.log_start_offset, log.high_watermark
         if kind == 2:
@@ -430,7 +430,8 @@ class History:
         assert self.log.log_end_offset == log.log_end_offset
 
     def check_late_follower(self) -> None:
-        """It has the leader's token as soon as it has the leader's records, and before that none that may be truncated."""
+        """A follower that starts late has the leader's token as soon as it has the leader's records, and until then none that may
+        be truncated."""
         leader, follower = self.log, open_log()
         start = leader.log_start_offset
         follower.truncate_fully_and_start_at(start, ProducerStates.from_leader(leader.producers.describe(), start))
@@ -477,7 +478,7 @@ def test_token_is_always_the_highest_one_that_was_not_truncated(plan: list[Step]
 
 @pytest.mark.kafka
 def test_kafka_reads_a_log_with_fences_without_a_complaint(tmp_path: Path) -> None:
-    """Between batches, at the end of the log, and in the snapshot of the producers."""
+    """The fences are between batches, at the end of the log, and in the snapshot of the producers."""
     script = kafka_tools()
     folder = tmp_path / "orders-0"
     log = open_log(RealFiles(), str(folder), config=LogConfig(segment_bytes=400, index_interval_bytes=0))

@@ -27,7 +27,7 @@ def data(
 
 
 def large(base_offset: int) -> bytes:
-    """One record of 1.5 MiB."""
+    """A batch with one record of 1.5 MiB."""
     made = batch(Random(base_offset).randbytes(3 << 19))
     stamp(made, 0, base_offset, 0)
     return bytes(made)

@@ -82,19 +82,20 @@ class Writer:
         return None if not self.random.randrange(7) else b"value " * self.random.randint(1, 30)
 
     def append_removed_offsets(self) -> None:
-        """The largest filler, as a follower gets it from its leader."""
+        """Append the largest filler, as a follower gets it from its leader."""
         end = self.log.log_end_offset
         (made,) = make_fillers(end, end + OFFSETS_MAX, 0)
         self.log.append_as_follower(bytearray(made), 0)
 
     def append_fence(self) -> None:
-        """A fence whose record is gone, as in a replica that got only the fence before its leader failed."""
+        """Append a fence whose record is gone, as in a replica that got only the fence before its leader failed."""
         end = self.log.log_end_offset
         self.log.append_as_leader(keyed([(b"gone", b"gone")]), 0, NOW_MS, fencing_token=self._token + 1)
         self.log.truncate_to(end + 1)
 
     def clean(self, now_ms: int) -> None:
-        """Clean the closed segments. Tombstones that an earlier cleaning has seen go, because their time has passed."""
+        """Clean the closed segments. This removes the tombstones that an earlier cleaning has seen, because their time has
+        passed."""
         self.log.roll(NOW_MS)
         self.log.update_high_watermark(self.log.log_end_offset)
         seen = self.dirty
@@ -102,7 +103,7 @@ class Writer:
         self.expired = seen
 
     def expected(self) -> list[Read]:
-        """Everything that is not cleaned; of the rest the newest record of each key, unless it is an expired tombstone."""
+        """All records that are not cleaned; of the rest the newest record of each key, unless it is an expired tombstone."""
         newest = {record.key: record.offset for record in self.appended.values() if record.offset < self.dirty}
         return [
             record

@@ -16,7 +16,8 @@ from strandline.storage.log.log import LogConfig
 
 @pytest.mark.kafka
 def test_kafka_reads_segments_indexes_and_snapshots_without_a_complaint(tmp_path: Path) -> None:
-    """Several segments, epochs, producers, timestamps that go back and forth; closed in order, truncated, reopened."""
+    """The log has several segments, epochs and producers, and timestamps that go back and forth; it was closed in order,
+    truncated, and reopened."""
     script = kafka_tools()
     files, directory = RealFiles(), f"{tmp_path}/orders-0"
     config = LogConfig(segment_bytes=6_000, index_interval_bytes=500)
@@ -50,7 +51,7 @@ def written_by_kind(by_suffix: dict[str, list[Path]]) -> list[Path]:
 
 @pytest.mark.kafka
 def test_a_complaint_of_kafkas_tool_is_noticed(tmp_path: Path) -> None:
-    """The tool complains about an index entry with a wrong position, and the test sees it."""
+    """The tool complains about an index entry with a wrong position, and the test fails."""
     script = kafka_tools()
     directory = tmp_path / "orders-0"
     log = open_log(RealFiles(), str(directory), config=LogConfig(index_interval_bytes=100))
@@ -82,7 +83,8 @@ FILLED_SEGMENTS = {
     FAR + 51: _filler(FAR + 51, FAR + 61),
     FAR + 61: _data(FAR + 61, 1, 300_000) + _filler(FAR + 62, FAR + 71),
 }
-"""Fillers between batches, side by side, at the end of segments, alone in a segment, with the largest delta, at the log's end."""
+"""Segments with fillers between batches, side by side, at the end of segments, alone in a segment, with the largest delta, and at
+the log's end."""
 
 
 @pytest.mark.kafka

@@ -73,7 +73,7 @@ def test_reader_is_told_of_the_gap() -> None:
 
 @pytest.mark.parametrize("offset", [5, 1 << 40])
 def test_damaged_base_offset_is_no_gap(offset: int) -> None:
-    """The checksum does not cover it. The batch after it begins below the end that it claims."""
+    """The checksum does not cover the base offset. The next batch begins below the end that the damaged one claims."""
     changed = bytearray(data(1))
     changed[:8] = offset.to_bytes(8, "big")
     files, log = copied((0, [data(0), bytes(changed), data(2)]))

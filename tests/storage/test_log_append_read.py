@@ -1,4 +1,4 @@
-"""A log in normal operation: appended batches are read back, limits hold, and nothing is done half."""
+"""A log in normal operation: appended batches are read back, limits hold, and nothing is half done."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ sizes = st.lists(st.integers(1, 4), min_size=1, max_size=40)
 def test_a_read_is_the_longest_run_of_whole_batches_that_fits(
     counts: list[int], max_bytes: int, cold: bool, min_one: bool, data: st.DataObject
 ) -> None:
-    """Compared with the list of appended batches, over several segments, from the tail and from the file."""
+    """The read is compared with the list of appended batches, over several segments, from the tail and from the file."""
     log = open_log(config=SMALL, budget=TailBudget(1000))
     held: list[tuple[int, int, bytes]] = []
     for count in counts:
@@ -179,7 +179,7 @@ def test_records_within_a_batch_are_found_by_their_own_timestamp() -> None:
 
 @pytest.mark.parametrize("offset", [-5, -1, 4, 61, 2**62])
 def test_offsets_outside_of_the_log_are_refused(offset: int) -> None:
-    """F14. A read at the log end is no error, because a record may come."""
+    """F14. A read at the log end is no error, because a record may be appended there."""
     log = open_log(config=SMALL)
     fill(log, 30)
     log.update_high_watermark(60)
@@ -291,7 +291,7 @@ def test_a_young_last_segment_is_not_deleted() -> None:
 
 
 def test_the_age_of_records_without_timestamps_is_that_of_their_file(tmp_path: Path) -> None:
-    """Some clients send -1. Without an age of their own such records would stay for ever (Kafka: the file's time)."""
+    """Some clients send -1. If such records had no age, they would stay forever (Kafka uses the file's time, too)."""
     log = open_log(RealFiles(), f"{tmp_path}/orders-0", config=LogConfig(retention_ms=1000))
     log.append_as_leader(batch(b"a", timestamp_ms=-1), 0, NOW_MS)
     log.update_high_watermark(1)
@@ -343,7 +343,7 @@ FAR_MS = NOW_MS + 10**10
     ids=["far", "as far as clocks differ", "old", "no limit by age", "deleted by size"],
 )
 def test_a_timestamp_that_keeps_the_log_is_known(limits: dict[str, int], first_ms: int, found: int) -> None:
-    """Else the disk fills, and nothing says why."""
+    """Otherwise the disk fills, and no line says why."""
     log = open_log(config=LogConfig(segment_bytes=300, message_timestamp_after_max_ms=2**62, **limits))
     log.append_as_leader(batch(b"f" * 200, timestamp_ms=first_ms), 0, NOW_MS)
     fill(log, 3)
@@ -373,7 +373,7 @@ def test_segments_roll_by_size_and_by_age() -> None:
 
 
 def rolled_after(jitter_ms: int, random: Random, seconds: int = 40) -> list[int]:
-    """For each of the segments that end by age, the time from its first batch to the batch that began the next one."""
+    """The time from the first batch of a segment to the first batch of the next one, for each segment that ends by age."""
     log = open_log(config=LogConfig(segment_ms=1000, segment_jitter_ms=jitter_ms), random=random)
     first, waits = NOW_MS, []
     for timestamp in range(NOW_MS, NOW_MS + seconds * 1000, 10):
@@ -386,7 +386,7 @@ def rolled_after(jitter_ms: int, random: Random, seconds: int = 40) -> list[int]
 
 
 def test_jitter_ends_each_segment_at_a_time_of_its_own() -> None:
-    """Else the segments of all partitions that were created together end together, and so do their fsyncs."""
+    """Otherwise the segments of partitions that were created together end together, and so do their fsyncs."""
     waits = rolled_after(400, Random(1))
     assert all(600 < wait <= 1010 for wait in waits)
     assert len(set(waits)) > 10

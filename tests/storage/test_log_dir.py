@@ -83,7 +83,7 @@ def test_after_a_lost_page_cache_every_log_has_possible_data_loss() -> None:
     log.possible_data_loss = False
     log_dir = restart(files, log_dir, clean=True)
     assert log_dir.was_clean
-    files.crash(lossy=True)  # it was closed in order, except for later writes
+    files.crash(lossy=True)  # it was closed in order, but later writes were lost
     assert open_dir(files).in_doubt
 
 
@@ -101,7 +101,7 @@ def test_a_killed_process_has_lost_nothing() -> None:
 
 
 def test_a_lost_page_cache_concerns_all_logs() -> None:
-    """Also those whose directory was lost with it, so that nothing shows them."""
+    """This includes logs whose directory was lost, too, so that the disk no longer shows that they existed."""
     files = MemoryFiles()
     log_dir = open_dir(files)
     files.fsync_dir("data")
@@ -224,7 +224,8 @@ def test_a_lost_tail_is_remembered_after_the_process_died() -> None:
 
 
 def test_a_recreated_log_is_in_doubt_after_the_process_died() -> None:
-    """The disk was replaced by an empty one, and the process died before it led; the next process finds the empty log."""
+    """The disk was replaced by an empty one, and the process died before it was a leader; the next process finds the empty
+    log."""
     files = MemoryFiles()
     log = open_dir(files).open_log("orders", 0, X, LogConfig(), NOW_MS, may_be_new=False)
     assert log.possible_data_loss
@@ -368,7 +369,7 @@ def test_a_topic_name_cannot_leave_the_data_directory(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", ["x-delete", "x-stray", f"x-0.{X.hex()}-delete", f"x-0.{X.hex()}-stray"])
 def test_a_topic_may_be_named_like_a_deleted_log(topic: str) -> None:
-    """Kafka has such topics too. A deleted log ends with the suffix, a log with its partition."""
+    """Kafka has such topics, too. A deleted log ends with the suffix, a log with its partition."""
     files = MemoryFiles()
     log_dir = open_dir(files)
     held = fill(log_dir.open_log(topic, 0, X, CONFIG, NOW_MS), 3)
@@ -498,7 +499,7 @@ def test_a_symbolic_link_is_not_a_log(tmp_path) -> None:
 
 
 def test_a_disk_error_takes_the_whole_directory_offline() -> None:
-    """KIP-112: no log of the directory is written any more, reads continue, and no clean marker is written."""
+    """KIP-112: no log of the directory is written to after that, reads continue, and no clean marker is written."""
     files = MemoryFiles()
     log_dir = open_dir(files)
     logs = [open_orders(log_dir, partition=p) for p in range(2)]
@@ -548,8 +549,8 @@ def test_an_unwritable_directory_is_one_clear_sentence(tmp_path) -> None:
 
 
 def test_a_power_cut_at_any_moment_leaves_a_directory_that_opens() -> None:
-    """Create, write, flush, checkpoint, delete, recreate, then a power cut. Flushed batches are there, and no high watermark
-    lies above its log."""
+    """The steps are create, write, flush, checkpoint, delete and recreate, then a power cut. Flushed batches are there, and no
+    high watermark lies above its log."""
     for seed in range(150):
         random = Random(seed)
         files = MemoryFiles(random)
@@ -589,8 +590,8 @@ def test_a_power_cut_at_any_moment_leaves_a_directory_that_opens() -> None:
 
 
 def test_an_older_checkpoint_never_replaces_a_newer_one() -> None:
-    """A thread may write a checkpoint from before a truncation after the loop has written one from after it. An unchanged
-    file is not written again."""
+    """A thread may finish an older checkpoint, from before a truncation, after the loop has written one from after it. An
+    unchanged file is not written again."""
     files = MemoryFiles()
     log_dir = LogDir.open(files, "/data", node_id=1, cluster_id="c")
     log = log_dir.open_log("orders", 0, b"t" * 16, LogConfig(), 0)

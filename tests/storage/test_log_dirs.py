@@ -35,7 +35,7 @@ def open_log(dirs: LogDirs, partition: int, topic_id: bytes = X) -> Log:
 
 
 def held(dirs: LogDirs) -> list[list[int]]:
-    """The partitions in each directory."""
+    """The partitions that have a log in each directory."""
     return [[log.partition for log in log_dir.existing_logs()] for log_dir in dirs.dirs]
 
 
@@ -99,7 +99,7 @@ def test_the_same_partition_in_two_directories_refuses_the_start() -> None:
 
 
 def test_a_log_of_a_deleted_topic_does_not_block_its_successor() -> None:
-    """The directory was away while the topic was deleted and created again."""
+    """The directory was missing while the topic was deleted and created again."""
     files = MemoryFiles()
     open_log(dirs := open_dirs(files, ("/d1",)), 0, X)
     dirs.close()
@@ -116,7 +116,7 @@ def test_a_log_of_a_deleted_topic_does_not_block_its_successor() -> None:
 
 
 def test_a_missing_directory_beside_one_with_data_is_offline_and_returns() -> None:
-    """Its disk is not mounted. Were it created, its logs would be created anew and its records be missing."""
+    """Its disk is not mounted. If the directory were created, empty logs would replace the missing ones."""
     files = MemoryFiles()
     dirs = open_dirs(files, ("/d1", "/d2"))
     for partition in range(2):

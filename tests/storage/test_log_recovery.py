@@ -25,7 +25,7 @@ SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
 def disk_with(
     batches: int, *, records: int = 2, config: LogConfig | None = None, epochs: int = 1
 ) -> tuple[MemoryFiles, list[bytes]]:
-    """The disk with the log of a killed process: written, but not closed."""
+    """The disk with the log of a killed process: written, but not closed; and its batches."""
     files = MemoryFiles(Random(7))
     log = open_log(files, config=config)
     for epoch in range(epochs):
@@ -84,7 +84,7 @@ def test_a_torn_tail_is_cut_for_any_filling(filling: str) -> None:
         rest = bytes(last - kept) if filling == "zeros" else random.randbytes(last - kept)
         files.write(SEGMENT, whole[: len(whole) - last + kept] + rest)
         log = open_log(files)
-        if log.log_end_offset == 6:  # the garbage happened to be what was there
+        if log.log_end_offset == 6:  # the garbage happens to equal the original bytes
             assert read_all(log) == held
             continue
         assert read_all(log) == held[:-1]
@@ -96,10 +96,10 @@ def test_a_torn_tail_is_cut_for_any_filling(filling: str) -> None:
 
 @pytest.mark.parametrize("high_watermark", [0, 8])
 def test_every_single_bit_flip_is_survived_and_no_record_is_invented(high_watermark: int) -> None:
-    """F17: recovery never raises; what can be read is a part of what was written, in its place.
+    """F17: recovery never raises; the records that can be read are a part of those that were written, at their offsets.
 
-    With everything uncommitted the log ends before the damage. With everything committed the damage is reported by
-    `corrupt_at` unless nothing valid follows it.
+    If no record is committed, the log ends before the damage. If all are committed, the damage is reported by `corrupt_at` unless
+    nothing valid follows it.
     """
     files, held = disk_with(4, epochs=2)
     whole = files.read(SEGMENT)
@@ -233,7 +233,8 @@ def test_a_damaged_epoch_is_never_served() -> None:
 
 
 HEADER_BITS = range(61 * 8)
-"""All but the last offset delta lie about one batch only; that one and the length lead a reader astray."""
+"""All bits of the header. A wrong length or last offset delta misleads a reader about the next batch; a wrong value of another
+field concerns one batch only."""
 
 
 @pytest.mark.parametrize("index", [0, 4, 7])
@@ -313,8 +314,8 @@ def test_a_stale_read_during_a_truncation_costs_no_record(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("field", "bit"), [(11, 0), (26, 1)], ids=["length", "last offset delta"])
 def test_a_wrong_length_or_last_offset_is_located(field: int, bit: int) -> None:
-    """It is noticed only at the next batch. A repair from there would leave the damage, or ask the leader for an offset
-    inside a batch for ever."""
+    """The damage is noticed only at the next batch. A repair from there would leave it, or ask the leader forever for an offset
+    inside a batch."""
     files, held = disk_with(10)
     log = open_log(files, high_watermark=20)
     files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + field) * 8 + bit)
@@ -326,7 +327,7 @@ def test_a_wrong_length_or_last_offset_is_located(field: int, bit: int) -> None:
 @pytest.mark.parametrize("index", [9, 4])
 def test_a_read_below_the_log_end_is_never_empty(index: int) -> None:
     """The last batch claims to end one offset early, and the segment ends after it. With an empty response below the high
-    watermark, a reader would ask again for ever, and nothing would be logged."""
+    watermark, a reader would ask again forever, and nothing would be logged."""
     files, held = disk_with(index + 1)
     log = open_log(files, high_watermark=2 * index + 2)
     forget_tail(log)

@@ -22,7 +22,7 @@ OLD_SHAPES = [
     "bytes behind the last record",
     "transactional",
 ]
-"""What version 0.4 appended."""
+"""Shapes that version 0.4 appended."""
 
 
 def what_it_holds(log: Log) -> object:
@@ -31,7 +31,7 @@ def what_it_holds(log: Log) -> object:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_malformed_batch_is_refused_and_changes_nothing(shape: str) -> None:
-    """All or nothing, alone and after a good batch of the same request."""
+    """The log appends all of a request or nothing, whether the batch is alone or follows a good one."""
     log = open_log()
     log.append_as_leader(batch(b"a", producer=(7, 0, 0)), 0, NOW_MS)
     before = what_it_holds(log)
@@ -46,7 +46,7 @@ def test_a_malformed_batch_is_refused_and_changes_nothing(shape: str) -> None:
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_the_refusal_of_an_unknown_codec_names_it(codec: int) -> None:
-    """No reader can read it, and the producer must learn that before the record is acknowledged."""
+    """No reader could decode the batch, and the producer must get the error before the record is acknowledged."""
     with pytest.raises(BrokerError) as caught:
         open_log().append_as_leader(bytearray(SHAPES[f"codec {codec}, which does not exist"]), 0, NOW_MS)
     assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -108,7 +108,7 @@ def test_a_batch_above_max_message_bytes_is_refused_before_its_records_are_check
 
 @pytest.mark.parametrize("shape", OLD_SHAPES)
 def test_a_follower_replicates_what_an_older_version_appended(shape: str) -> None:
-    """A follower that refused its leader's batch would fetch it again for ever. Batches are read back by range, also after a
+    """A follower that refused its leader's batch would fetch it again forever. Batches are read back by range, also after a
     recovery; only the consumer decodes the records."""
     files = MemoryFiles(Random(0))
     log = open_log(files)

@@ -1,4 +1,4 @@
-"""Named producers in a log: each row is written once, no matter which process of the name writes it."""
+"""Named producers in a log: each row is written once, whichever process of the name writes it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(log: Log, first: int, count: int = 1, **given: int) -> ErrorCode:
 
 
 def known(log: Log, number: int = 7) -> tuple[int, int, int] | None:
-    """(work epoch, epoch, last row) of the name."""
+    """(work epoch, epoch, last row) of a name."""
     found = list(log.producers.describe([named_producer_id(number, 0)]))
     return (work_epoch_of(found[0].producer_id), found[0].epoch, found[0].last_sequence) if found else None
 
@@ -226,7 +226,7 @@ def test_a_name_outlives_its_records(stop: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_name_outlives_an_orderly_stop_and_a_power_cut(seed: int) -> None:
-    """The stop writes the snapshot of an empty log again, under the name of the one that was durable."""
+    """The stop writes the snapshot of an empty log again, under the name of the durable one."""
     files = MemoryFiles(Random(seed))
     files.make_dirs(parent(DIR))
     files.fsync_dir("/")

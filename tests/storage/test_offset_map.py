@@ -36,7 +36,7 @@ def test_load_factor_leaves_slots_free() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 40), st.lists(st.tuples(st.none() | st.integers(0, 30), st.integers(1, 3)), max_size=80))
 def test_map_agrees_with_a_dict(slots: int, given_rows: list[tuple[int | None, int]]) -> None:
-    """Up to the first key that does not fit. A table that is nearly full of other keys loses none."""
+    """They agree up to the first key that does not fit. A table that is nearly full of other keys loses none."""
     offset_map = OffsetMap(slots * SLOT_BYTES, load_factor=1.0)
     reference: dict[bytes, int] = {}
     offset, is_full = 0, False

@@ -60,7 +60,7 @@ def a_log(tmp_path: Path) -> tuple[StubbornFiles, Log]:
 @pytest.mark.parametrize("refused", [("write", "leader-epoch-checkpoint"), ("rename", ".log")])
 @pytest.mark.parametrize("spared", [0, 3])
 def test_failed_retention_leaves_no_file_open(tmp_path: Path, refused: tuple[str, str], spared: int) -> None:
-    """The segments were taken out of the log first. When the epoch checkpoint could then not be saved, they stayed open for
+    """The segments are taken out of the log first. If the epoch checkpoint could then not be saved, they used to stay open for
     the life of the process."""
     files, log = a_log(tmp_path)
     files.refused, files.spared = refused, spared if refused[0] == "rename" else 0

@@ -43,7 +43,7 @@ def test_a_retry_gets_the_offsets_of_the_first_append() -> None:
 
 
 def test_a_new_leader_recognises_a_retry() -> None:
-    """S38 with a fail-over: the new leader knows the sequences from the replicated batches."""
+    """S38 with a fail-over: the new leader has the sequences from the replicated batches."""
     leader, follower = open_log(), open_log()
     for sequence in range(8):
         send(leader, sequence)
@@ -209,7 +209,7 @@ def test_producers_expire() -> None:
 
 
 def test_a_producer_of_old_records_is_remembered_until_its_retry() -> None:
-    """It copies records of last week, whose timestamps do not say when the producer last wrote."""
+    """The producer copies records of last week, whose timestamps do not show when it last wrote."""
     log = open_log(config=LogConfig(producer_id_expiration_ms=1000))
     old = batch(b"0", timestamp_ms=NOW_MS - 10_000, producer=(PID, 0, 0))
     log.append_as_leader(bytearray(old), 1, NOW_MS)

@@ -28,7 +28,7 @@ def trimmed(files: MemoryFiles, start: int = 5) -> tuple[Log, list[bytes]]:
 
 
 def test_read_at_the_start_returns_the_whole_batch() -> None:
-    """Also from the file, where the epoch of each batch is compared with the epoch cache."""
+    """A read from the file does so, too, although it compares the epoch of each batch with the epoch cache."""
     log, whole = trimmed(MemoryFiles(Random(0)))
     assert read_all(log) == whole[1:]
     forget_tail(log)
@@ -41,7 +41,7 @@ def test_read_at_the_start_returns_the_whole_batch() -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("is_start_saved", [True, False])
 def test_log_opens_with_start_inside_a_batch(is_clean: bool, is_start_saved: bool) -> None:
-    """The epoch cache has an epoch that begins inside a batch then, which is no damage."""
+    """The epoch cache then has an epoch that begins inside a batch, which is no damage."""
     files = MemoryFiles(Random(0))
     log, whole = trimmed(files, 18)
     epochs, end = log.epochs.entries, log.log_end_offset
@@ -91,7 +91,7 @@ def test_timestamps_of_deleted_records_are_not_found() -> None:
 
 
 def beginning_at(files: MemoryFiles, start: int, producers: ProducerStates | None = None) -> Log:
-    """The log of a follower that has started over: it is empty and begins at the leader's log start."""
+    """The log of a follower that has started again: it is empty and begins at the leader's log start."""
     log = open_log(files, config=SMALL)
     log.truncate_fully_and_start_at(start, producers)
     return log
@@ -168,7 +168,8 @@ def test_log_with_records_takes_no_batch_that_begins_before_its_end() -> None:
 
 
 def test_empty_log_refuses_batches_that_do_not_contain_its_start() -> None:
-    """A gap, or a batch that ends before the log start, is no continuation; nor is a second batch that begins too early."""
+    """A batch after a gap, or one that ends before the log start, does not continue the log; nor does a second batch that begins
+    too early."""
     _, whole = trimmed(MemoryFiles(Random(0)), 18)
     for records in (whole[3], whole[5], whole[4] + whole[4], whole[3] + whole[4]):
         log = beginning_at(MemoryFiles(Random(0)), 18)
@@ -179,7 +180,7 @@ def test_empty_log_refuses_batches_that_do_not_contain_its_start() -> None:
 
 
 def test_segment_is_named_after_its_first_batch() -> None:
-    """Kafka's tools, and this log's own recovery, expect that."""
+    """Kafka's tools expect that, and so does this log's own recovery."""
     leader, _ = trimmed(MemoryFiles(Random(0)), 18)
     files = MemoryFiles(Random(0))
     log = beginning_at(files, 18)

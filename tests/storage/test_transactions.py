@@ -130,7 +130,8 @@ def test_a_marker_is_stored_as_a_control_batch() -> None:
 
 
 def test_a_marker_without_a_transaction_is_harmless() -> None:
-    """KAFKA-19999: the coordinator repeats a marker whose answer was lost. If it were refused, it would be repeated for ever."""
+    """KAFKA-19999: the coordinator repeats a marker whose answer was lost. If the marker were refused, it would be repeated
+    forever."""
     log = open_log()
     write(log, 7, 0)
     for version in (0, 2, 2):
@@ -210,7 +211,7 @@ def test_an_epoch_may_rise_within_a_transaction() -> None:
 
 
 def test_a_transaction_that_is_open_for_too_long_is_noticed() -> None:
-    """No coordinator knows of it. The timestamps of its records do not tell: they may be those of last year."""
+    """No coordinator has this transaction. The timestamps of its records do not show its age: they may be those of last year."""
     log = open_log()
     write(log, 7, 0)
     for at, is_late in [(0, False), (99, False), (100, True)]:
@@ -401,7 +402,7 @@ def test_deleted_segments_take_their_indexes_along() -> None:
 
 
 def test_a_restart_does_not_forget_an_uncommitted_marker() -> None:
-    """A snapshot of the producers knows no transaction that has ended. Were it used here, readers would see records of a
+    """A snapshot of the producers has no transaction that has ended. If it were used here, readers would see records of a
     transaction whose marker may be truncated."""
     files = MemoryFiles(Random(0))
     log = open_log(files)
@@ -419,7 +420,7 @@ def test_a_restart_does_not_forget_an_uncommitted_marker() -> None:
 
 
 def test_a_marker_of_an_operator_is_as_uncommitted_as_any_other() -> None:
-    """An operator who ends a hanging transaction may name no coordinator epoch (-1). Also then a restart must find the marker in
+    """An operator who ends a hanging transaction may name no coordinator epoch (-1). Even then a restart must find the marker in
     the log, because a truncation can remove it."""
     files = MemoryFiles(Random(0))
     log = open_log(files)

@@ -60,7 +60,8 @@ class Written:
 
 
 def transactions(history: list[Written]) -> list[tuple[int, int, int, bool]]:
-    """(producer id, first offset, offset of the marker, whether it is a commit); 2^62 as the marker of an open transaction."""
+    """The transactions as (producer id, first offset, offset of the marker, whether it is a commit); 2^62 as the marker of an
+    open one."""
     found, ongoing = [], {}
     for each in history:
         if each.pid == PLAIN:
@@ -130,7 +131,7 @@ class World:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def producer(self, pid: int) -> tuple[int, int]:
-        """Its epoch and the sequence of its next record."""
+        """A producer's epoch and the sequence of its next record."""
         own = [each for each in self.history if each.pid == pid]
         epoch = own[-1].epoch if own else 0
         return epoch, next((each.sequence + 1 for each in reversed(own) if not each.marker and each.epoch == epoch), 0)
@@ -141,7 +142,7 @@ class World:
         try:
             first = self.log.append_as_leader(records, self.epoch, NOW_MS, is_transactional=True).first_offset
         except BrokerError as e:
-            # Of a producer whose batches were deleted, only a marker may be known.
+            # The log may know only a marker of a producer whose batches were deleted.
             if e.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.log.segments[0].base_offset:
                 raise
             return
@@ -181,7 +182,7 @@ class World:
         self.cut()
 
     def cut(self) -> None:
-        """Forget what the log has lost."""
+        """Remove the batches that the log has lost from the history."""
         self.history = [each for each in self.history if each.end <= self.log.log_end_offset]
         self.follower.truncate_to(min(self.follower.log_end_offset, self.log.log_end_offset))
 
@@ -194,7 +195,7 @@ class World:
             self.files.remove(path)
 
     def restart(self, kind: int, _: int) -> None:
-        """In order; killed; after a power cut."""
+        """Restart after an orderly stop, a kill, or a power cut."""
         log = self.log
         if not kind:
             log.close()
@@ -213,7 +214,7 @@ class World:
             recovery_point=point,
         )
         assert self.log.log_end_offset >= point
-        if self.log.corrupt_at is not None:  # A replica copies what follows from its leader.
+        if self.log.corrupt_at is not None:  # A replica would copy the rest from its leader.
             self.log.truncate_to(self.log.corrupt_at)
         self.log.on_lowered = self.checkpoint
         self.checkpoint()
@@ -222,7 +223,7 @@ class World:
         self.epoch += 1
 
     def expire(self, *_: int) -> None:
-        """An idle producer is forgotten, but not one whose transaction is open."""
+        """Let idle producers expire; those with an open transaction stay."""
         for _ in range(2):
             self.now_ms += 5000
             self.log.expire_producers(self.now_ms)
@@ -254,7 +255,7 @@ class World:
         start = log.log_start_offset
         known = stable_offset(self.history, start, log.high_watermark)
         present = stable_offset([each for each in self.history if each.end > start], start, log.high_watermark)
-        # A transaction of which no record is left in the log may be forgotten.
+        # The log may forget a transaction of which it has no record.
         assert known <= log.last_stable_offset <= present
         stable = log.last_stable_offset
         assert seen(log, start, stable) == visible(self.history, start, stable)
