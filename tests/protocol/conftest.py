@@ -1,4 +1,4 @@
-"""Both kinds of event loop that the rpc layer must run on."""
+"""Runs tests of the rpc layer on both kinds of event loop."""
 
 from __future__ import annotations
 

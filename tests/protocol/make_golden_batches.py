@@ -1,4 +1,4 @@
-"""Writes `golden_batches.json`: record batches as another library makes them.
+"""Writes `golden_batches.json`: record batches as another library encodes them.
 
     pip install aiokafka && python tests/protocol/make_golden_batches.py
 

@@ -1,4 +1,4 @@
-"""Any value of any message class, made from its schema."""
+"""Hypothesis strategies for any value of any message class, built from its schema."""
 
 from __future__ import annotations
 

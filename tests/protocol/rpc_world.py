@@ -1,4 +1,4 @@
-"""A server on loopback, raw sockets to send it anything, and bounded waiting."""
+"""A server on loopback, raw sockets that can send it anything, and bounded waiting."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RawPeer:
         self.writer.write(raw)
 
     async def receive(self) -> Any:
-        """The next frame, as plain msgpack."""
+        """Receive the next frame, as plain msgpack."""
         async with asyncio.timeout(BOUND_S):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             return msgpack.unpackb(await self.reader.readexactly(size))

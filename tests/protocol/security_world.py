@@ -72,7 +72,7 @@ def login(user: str = "alice", password: str = "the secret of alice", mechanism:
 # -- TLS --------------------------------------------------------------------------------------------------------------
 
 REFUSED = ("missing", "of another authority", "expired", "not valid yet")
-"""What may be wrong with a client's certificate."""
+"""The possible faults of a client's certificate."""
 
 
 class Authority:
@@ -87,7 +87,7 @@ class Authority:
     def issue(
         self, name: str, *hosts: str, days: tuple[int, int] | None = None, common_name: str | None = None
     ) -> tuple[str, str]:
-        """Write a certificate and its key. `days`: from when to when it is valid, counted from today."""
+        """Write a certificate and its key. `days`: the first and last day of its validity, counted from today."""
         more: dict[str, Any] = {}
         if days is not None:
             now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)

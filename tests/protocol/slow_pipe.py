@@ -21,7 +21,7 @@ class SlowPipe:
 
     async def start(self) -> None:
         listening = socket.socket()
-        # The kernel must not swallow what the line has not carried yet.
+        # The kernel must not buffer bytes that the line has not forwarded yet.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         listening.bind(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]

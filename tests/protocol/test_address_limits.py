@@ -83,7 +83,7 @@ def test_listeners_of_a_node_count_together(on_loop):
 
 
 def test_connection_above_the_rate_waits_and_is_served(on_loop):
-    """Kafka slows the accepting down. A client that connects too often gets slow, not errors."""
+    """Kafka delays the accepting, too. A client that connects too often becomes slow, and gets no errors."""
 
     async def scenario():
         limits = addresses()
@@ -110,7 +110,7 @@ def test_rate_of_connections_is_exact():
 
 
 def test_flood_of_connections_is_refused_when_too_many_wait():
-    """The connections that wait cost memory and file descriptors, so that an attacker must not have any number of them."""
+    """Waiting connections cost memory and file descriptors, so an attacker must not have any number of them."""
     rate = CreationRate(10.0, 0.0)
     waits = [rate.wait_s(0.0) for _ in range(1000)]
     assert 100 < sum(wait is not None for wait in waits) < 130
@@ -129,7 +129,7 @@ def test_refused_connections_of_an_address_do_not_spend_the_rate_of_the_listener
 
 
 def test_rates_of_silent_addresses_are_forgotten():
-    """Addresses come and go; a broker runs for years."""
+    """A broker runs for years, and its addresses change."""
     limits = addresses()
     limits.use_rates(lambda host: 1.0)
     for number in range(100):
@@ -159,7 +159,7 @@ def test_rate_of_the_listener_counts_too(on_loop):
 @pytest.mark.parametrize("size", [1000, 200_000])
 def test_produce_waits_while_the_requests_of_all_connections_hold_too_much(on_loop, size):
     """`queued.max.request.bytes`: many connections together must not hold more than one of them might. Small frames are received
-    whole before they wait; of a large one no more is read."""
+    whole before they wait; the rest of a large one is not read."""
 
     async def scenario():
         memory, parking = RequestMemory(2 * size), Parking()
@@ -196,7 +196,7 @@ def test_waiting_requests_keep_their_order(on_loop):
 
 
 def test_other_requests_do_not_wait_for_the_memory(on_loop):
-    """Followers' fetches are what the waiting produce requests wait for."""
+    """The waiting produce requests wait for the followers' fetches."""
 
     async def scenario():
         memory, parking = RequestMemory(100), Parking()
@@ -211,7 +211,7 @@ def test_other_requests_do_not_wait_for_the_memory(on_loop):
 
 
 def test_lost_connection_gives_its_memory_back(on_loop):
-    """Otherwise clients that die would fill the memory for ever."""
+    """Otherwise clients that die would fill the memory forever."""
 
     async def scenario():
         memory, parking = RequestMemory(1000), Parking()
@@ -256,7 +256,7 @@ def test_lost_connection_that_waits_does_not_hold_up_the_others(on_loop):
 
 
 def test_connections_that_wait_take_turns_one_by_one():
-    """A flood through ten connections costs the others as little as one through a single connection."""
+    """A flood through ten connections delays the others no more than one through a single connection."""
 
     class Taker:
         def __init__(self, number: int) -> None:
@@ -284,7 +284,7 @@ def test_connections_that_wait_take_turns_one_by_one():
 
 
 def test_connection_with_many_requests_lets_others_have_their_turn(on_loop):
-    """One read may hold a thousand requests. Whoever sends them must not keep the event loop for all of them."""
+    """One read may hold a thousand requests. Their sender must not keep the event loop for all of them."""
 
     async def scenario():
         handled: list[str] = []
@@ -321,7 +321,8 @@ def test_connection_with_many_requests_lets_others_have_their_turn(on_loop):
 
 
 def test_handshake_of_a_muted_connection_waits(on_loop):
-    """A connection above the rate gets not even its handshake before its time: the handshake is what it costs."""
+    """A connection above the rate does not even get its handshake before its time, because the handshake is the expensive
+    part."""
 
     async def scenario():
         limits = addresses()
@@ -337,7 +338,7 @@ def test_handshake_of_a_muted_connection_waits(on_loop):
 
 
 def test_long_request_with_nothing_behind_it_does_not_wait_for_a_turn(on_loop):
-    """To stop and to resume reading costs two system calls, and nobody gains: the connection has nothing left to do."""
+    """Stopping and resuming costs two system calls, and other connections gain nothing: this one has no further request."""
 
     async def scenario():
         waited: list[object] = []

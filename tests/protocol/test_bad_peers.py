@@ -61,7 +61,7 @@ def test_garbage_closes_the_connection_with_one_log_line(on_loop, raw):
                 for _ in range(2):
                     async with raw_peer(port) as bad:
                         bad.send(raw)
-                        if raw[0] == 0x16:  # A TLS client is told by an alert that the port speaks plaintext.
+                        if raw[0] == 0x16:  # An alert tells a TLS client that the port speaks plaintext.
                             assert (await bad.reader.readexactly(7))[0] == 0x15
                         assert await bad.is_closed()
             assert [entry["event"] for entry in logs] == ["peer.closed"]

@@ -190,7 +190,7 @@ def test_a_batch_can_be_built_twice_and_extended():
 
 
 def test_stamping_leaves_the_checksum_valid():
-    """A broker changes only base offset and leader epoch; any other change would break end-to-end checks."""
+    """A broker changes only base offset and leader epoch; any other change would break the clients' checks."""
     raw = bytearray(b"prefix" + encode_values([b"a", b"b"], TIME))
     v2.stamp(memoryview(raw), 6, 2**40, 77)
     header = v2.read_header(raw, 6)

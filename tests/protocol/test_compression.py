@@ -1,4 +1,4 @@
-"""The four codecs: what other clients compress is read, and what is damaged or too large is refused."""
+"""The four codecs: batches that other clients compressed are read, and damaged or too large ones are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def a_batch(codec: Codec, count: int = 50, **given: int) -> bytearray:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_batches_of_other_clients_are_read(name: str) -> None:
-    """Java's, librdkafka's and aiokafka's, as a real Apache Kafka stored them. They differ in framing and in block sizes."""
+    """The batches are Java's, librdkafka's and aiokafka's, as a real Apache Kafka stored them. They differ in framing and in
+    block sizes."""
     raw = RECORDED[name]
     assert {header.compression for _, header in v2.iter_headers(raw)} == {CODECS.index(name.split()[1]) + 1}
     assert [(r.key, r.value) for r in iter_records(raw)] == [(k.encode(), v.encode()) for k, v in RECORDS]
@@ -81,7 +82,7 @@ def test_what_is_compressed_comes_back(codec: Codec, data: bytes, times: int, le
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("size", [0, 1, 32 << 10, (32 << 10) + 1, 64 << 10, (64 << 10) + 1, 300_000])
 def test_sizes_around_the_blocks_of_the_formats_come_back(codec: Codec, size: int) -> None:
-    """Noise does not become smaller, so the formats store it plainly; the rest is one byte again and again."""
+    """Noise does not become smaller, so the formats store it uncompressed; the other data is one repeated byte."""
     for data in (Random(size).randbytes(size), b"a" * size):
         assert decompress(codec, compress(codec, data)) == data
 
@@ -106,7 +107,7 @@ def test_a_snappy_block_that_claims_a_gigabyte_is_refused_before_anything_is_all
 
 
 def test_many_small_blocks_share_one_limit() -> None:
-    """Each block alone is below the limit."""
+    """Each block alone stays below the limit."""
     block = bytes(cramjam.snappy.compress_raw(bytes(600)))
     data = compress(Codec.SNAPPY, b"") + (len(block).to_bytes(4, "big") + block) * 2
     assert len(decompress(Codec.SNAPPY, data, 1200)) == 1200
@@ -149,7 +150,7 @@ def test_undecompressable_payload_is_refused_from_producers_and_named_to_readers
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("claimed", [49, 51])
 def test_a_record_count_that_the_payload_does_not_have_is_refused(codec: Codec, claimed: int) -> None:
-    """Count and last offset agree with each other, and not with the records."""
+    """Count and last offset agree with each other, but not with the records."""
     raw = a_batch(codec)
     raw[57:61] = claimed.to_bytes(4, "big")
     raw[23:27] = (claimed - 1).to_bytes(4, "big")

@@ -10,7 +10,8 @@ from strandline.protocol.doors import new_uuid
 
 
 def test_no_id_begins_with_a_dash() -> None:
-    """One id in 64 would. The command line takes such an argument for an option, so a member or topic could not be named."""
+    """Without the check, one id in 64 would. The command line takes such an argument for an option, so a member or topic could
+    not be named."""
     random = Random(1)
     ids = [new_uuid(random) for _ in range(1000)]
     assert not [each for each in ids if urlsafe_b64encode(each).startswith(b"-")]

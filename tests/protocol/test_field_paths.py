@@ -1,4 +1,4 @@
-"""The place of a wrong value in a message, in the words of the protocol's page."""
+"""The path of a wrong value in a message, in the words of the protocol's page."""
 
 from __future__ import annotations
 

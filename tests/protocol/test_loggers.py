@@ -36,7 +36,7 @@ def test_an_unconfigured_application_has_no_lines_below_warning(level: str) -> N
 
 
 def test_an_application_with_logging_has_the_lines_in_its_format() -> None:
-    """Under the module's name, so that the application can silence it."""
+    """The lines have the module's name, so that the application can silence them."""
     form = "logging.basicConfig(stream=sys.stdout, level='DEBUG', format='%(levelname)s %(name)s %(filename)s: %(message)s')"
     out, err = application(form, warning="logger.debug('producer.epoch_bumped', topic='orders')")
     assert (out, err) == ("DEBUG strandline.client.producer.sender <string>: producer.epoch_bumped topic='orders'\n", "")
@@ -44,7 +44,7 @@ def test_an_application_with_logging_has_the_lines_in_its_format() -> None:
 
 
 def test_an_application_with_structlog_has_the_lines_there() -> None:
-    """Even if it configures structlog after it has imported this package and logged."""
+    """This holds even if it configures structlog after it has imported this package and logged."""
     configure = "import structlog; structlog.configure(processors=[structlog.processors.JSONRenderer()])"
     out, err = application("logger.error('producer.crashed')", configure)
     assert out == '{"topic": "orders", "records": 2, "reason": "100 % lost", "event": "producer.delivery_failed"}\n'

@@ -1,4 +1,4 @@
-"""A muted connection (KIP-219): no request is taken from it for a while, and its responses leave."""
+"""A muted connection (KIP-219): the server takes no request from it for a while, and sends its responses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OFTEN = [0.3] * 10
 
 @pytest.mark.parametrize(("durations_s", "expected_s"), [((0.4, *OFTEN), 0.4), ((*OFTEN, 0.4), 0.4), ((0.0, -1.0), 0.0)])
 def test_mutes_do_not_add_up(on_loop, durations_s, expected_s):
-    """The later end counts."""
+    """The later of the two ends counts."""
 
     async def scenario():
         handler = Muting([])

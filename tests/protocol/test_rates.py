@@ -19,7 +19,7 @@ def bucket(
 
 
 def test_new_client_may_spend_one_window() -> None:
-    """A whole burst for each new name would let a client exceed its quota by changing its client id."""
+    """If each new client id could spend a whole burst, a client would exceed its quota by changing its id."""
     budget = bucket()
     assert budget.tokens(0.0) == 100.0
 
@@ -70,8 +70,8 @@ def test_changed_rate_counts_at_once() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=60))
 def test_busy_client_gets_its_rate_exactly(requests: list[int]) -> None:
-    """A client that waits as long as it is told gets the quota and the first window, and its last request, for which it waits
-    later: what it has spent and what it has left are together what arrived. Times are rounded, by far less than a token."""
+    """A client that waits as long as it is asked to gets the quota, the first window and its last request, for which it waits
+    later: its spent tokens and those left together are the tokens that arrived. Times are rounded, by far less than a token."""
     budget, now, spent = bucket(), 0.0, 0
     for size in requests:
         now += budget.wait_s(now)
@@ -94,12 +94,12 @@ def test_client_without_debt_may_exceed_its_rate_by_one_request() -> None:
 
 
 def test_throttle_time_is_rounded_up() -> None:
-    """A client that comes back a fraction of a millisecond too soon would be throttled again."""
+    """If it were rounded down, a client that returns a fraction of a millisecond too soon would be throttled again."""
     assert [throttle_ms(wait_s) for wait_s in (0.0, 0.0001, 0.001, 1.0001)] == [0, 1, 1, 1001]
 
 
 @pytest.mark.parametrize("wait_s", [1e7, 1e300, float("inf")])
 def test_wait_that_no_response_has_room_for_is_stated_as_the_longest(wait_s: float) -> None:
-    """A controller's debt has no bound: who deletes a topic of 10,000 partitions with 0.001 per second waits for four months. A
-    broker could not read a larger number in the controller's response."""
+    """A controller's debt has no bound: a client that deletes a topic of 10,000 partitions with 0.001 per second waits for four
+    months. A broker could not read a larger number in the controller's response."""
     assert throttle_ms(wait_s) == 2**31 - 1

@@ -39,7 +39,7 @@ def read(reader: LayoutReader, batch: bytes) -> Layout | None:
 
 
 def agrees(layout: Layout, batch: bytes) -> bool:
-    """Whether the reader of whole records finds the same rows."""
+    """Whether the reader of whole records finds the same tombstones, offsets and keys. Asserts most of it."""
     header = v2.read_header(batch)
     columns = decode_columns(batch, 0, header, check_crc=False)
     times = columns.timestamps or [columns.base_timestamp] * header.record_count
@@ -65,7 +65,7 @@ def test_layout_agrees_with_the_reader_of_records(rows: list[list[tuple[object, 
 @settings(max_examples=examples(500), deadline=None)
 @given(batches, st.data())
 def test_malformed_records_are_refused(rows: list[tuple[object, ...]], data: st.DataObject) -> None:
-    """Whatever one byte is changed to, the layout accepts nothing that the reader of records refuses, or reads differently."""
+    """Whichever value a byte is changed to, the layout refuses the records, or reads them as the reader of records does."""
     reader, batch = LayoutReader(), bytearray(encode_batch(rows))  # type: ignore[arg-type]
     assert read(reader, bytes(batch)) is not None
     at = data.draw(st.integers(v2.HEADER_SIZE, len(batch) - 1))

@@ -25,7 +25,7 @@ async def answered(server: Server, count: int, key: int = PRODUCE) -> None:
 
 
 async def test_requests_of_one_read_wait_for_each_other() -> None:
-    """Three in one read, each keeps the handler for 2 s: they queued for 0, 2 and 4 s, and the handler worked 6 s."""
+    """Three requests in one read keep the handler for 2 s each: they queued for 0, 2 and 4 s, and the handler worked 6 s."""
     watch = Stopwatch()
 
     def slow(request: ServerRequest) -> None:
@@ -106,7 +106,7 @@ async def test_fetches_of_followers_and_consumers_are_counted_apart() -> None:
 
 
 async def test_a_request_without_an_answer_is_timed_as_well() -> None:
-    """acks=0."""
+    """A produce with acks=0 has no answer."""
     async with serving() as (server, port), raw_peer(port) as peer:
         peer.send(produce_frame(1, acks=0))
         await answered(server, 1)

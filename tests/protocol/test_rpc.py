@@ -44,7 +44,7 @@ def test_a_request_of_any_size_is_answered(on_loop, size):
 
 
 def test_large_responses_arrive_whole(on_loop):
-    """Several in one event-loop iteration: more than a socket takes at once, so the transport must keep the rest."""
+    """Several responses in one event-loop iteration are more than a socket takes at once, so the transport must keep the rest."""
 
     def metadata(request):
         request.reply(MetadataResponse([], "c" * 1000, 1, []))
@@ -82,7 +82,8 @@ def test_connections_of_one_loop_share_a_buffer_but_no_bytes(on_loop):
 
 
 def test_no_request_of_a_held_connection_reaches_a_handler(on_loop):
-    """The frames behind it are in the buffer already, or come while it is held. They are handled in order afterwards."""
+    """The frames behind the first one are in the buffer already, or arrive while the connection is held. They are handled in
+    order afterwards."""
 
     async def scenario():
         seen, first = [], []
@@ -177,7 +178,7 @@ def test_the_handshake_has_identity_and_versions(on_loop):
 
 
 def test_an_exception_of_a_handler_becomes_an_error_code(on_loop):
-    """Of sync and async handlers; a bug is logged with its traceback, and the response has its name."""
+    """This includes sync and async handlers; a bug is logged with its traceback, and the response has its name."""
 
     def sync_broker_error(request):
         raise BrokerError(ErrorCode.NOT_CONTROLLER, "ask another")

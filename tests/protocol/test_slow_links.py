@@ -19,7 +19,7 @@ from strandline.protocol.rpc.server import ServerRequest
 SILENCE_MS = 150
 BYTES = 400_000
 BITE = 16_000
-"""With it, BYTES take half a second, several times SILENCE_MS."""
+"""Bytes per piece of the slow link, with which BYTES take half a second, several times SILENCE_MS."""
 
 
 def on_fetch(request: ServerRequest) -> None:
@@ -31,7 +31,7 @@ def fetch() -> FetchRequest:
 
 
 async def test_an_arriving_response_extends_the_timeout() -> None:
-    """Otherwise a follower far behind on a slow link would ask for the same megabytes for ever."""
+    """Otherwise a follower far behind on a slow link would ask for the same megabytes forever."""
     async with serving({FETCH: on_fetch}) as (_, port), slow_pipe(port, bite_down=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t")
         async with asyncio.timeout(BOUND_S):
@@ -52,7 +52,7 @@ async def test_a_plain_timeout_is_not_extended() -> None:
 
 
 async def test_the_request_timeout_bounds_a_timeout_of_silence() -> None:
-    """Other responses on the connection do not keep a forgotten request waiting for ever."""
+    """Other responses on the connection must not keep a forgotten request waiting forever."""
     async with serving({FETCH: on_fetch}) as (_, port), slow_pipe(port, bite_down=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t", request_timeout_ms=2 * SILENCE_MS)
         with pytest.raises(BrokerError) as refused:

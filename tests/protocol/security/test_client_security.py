@@ -1,4 +1,4 @@
-"""Settings of clients: which are accepted, how Kafka's properties files are read, and that secrets are in no text."""
+"""Settings of clients: which are accepted, how Kafka's properties files are read, and that no text contains a secret."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def token() -> str:
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_in_one_sentence(wrong, text: str) -> None:
-    """A password that is given without SASL would silently authenticate nobody."""
+    """Without the check, a password that is given without SASL would silently not be used."""
     with pytest.raises(UsageError) as e:
         ClientSecurity(**wrong)
     assert text in str(e.value)

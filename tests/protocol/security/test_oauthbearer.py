@@ -1,4 +1,4 @@
-"""OAUTHBEARER: which tokens are accepted, where keys come from, and the form of the messages."""
+"""OAUTHBEARER: which tokens are accepted, where keys are read from, and the form of the messages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_signed_token_names_its_user_and_its_end(key, algorithm, key_id):
         ({"sub": None}, {}, "no claim sub"),
         ({"sub": ""}, {}, "no claim sub"),
         ({"sub": 7}, {}, "no claim sub"),
-        ({"sub": "alice\ud800"}, {}, "no claim sub"),  # No UTF-8, so a broker cannot say for whom it forwards a request.
+        ({"sub": "alice\ud800"}, {}, "no claim sub"),  # Not UTF-8, so a broker could not forward the user's name.
         ({}, {"sub_claim": "email"}, "no claim email"),
         ({}, {"expected_audience": ("kafka",)}, "not valid"),
         ({"aud": "other"}, {"expected_audience": ("kafka",)}, "not valid"),
@@ -111,7 +111,7 @@ def test_token_within_the_rules_is_accepted(claims, rules):
 
 
 def forged_by_public_key() -> str:
-    """A token that is signed by HS256 with the public key as the secret. PyJWT refuses to make it."""
+    """A token that is signed by HS256 with the public key as the secret. PyJWT refuses to create it."""
     pem = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     body = ".".join(
         base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
@@ -122,7 +122,7 @@ def forged_by_public_key() -> str:
 
 
 def test_tokens_without_a_secret_signature_are_rejected():
-    """`alg=none`; a signature by the public key taken for a symmetric one; a symmetric key in the set."""
+    """The tokens have `alg=none`; a signature by the public key taken for a symmetric one; a symmetric key in the set."""
     public = jwk(RSA)
     secret = "a symmetric key of thirty-two bytes"
     symmetric = {"kty": "oct", "kid": "sym", "k": "YSBzeW1tZXRyaWMga2V5IG9mIHRoaXJ0eS10d28gYnl0ZXM"}
@@ -180,7 +180,7 @@ def test_keys_are_read_again_after_a_while():
 
 
 def test_unknown_key_is_looked_for_but_not_too_often():
-    """The authority may have a new key; invented key ids cause no load."""
+    """The authority may have a new key; invented key ids must cause no load."""
     source = Source()
     source.jwks.load()
     for _ in range(5):
@@ -215,7 +215,7 @@ def test_key_set_without_usable_keys_is_refused(text):
 
 
 def test_key_set_comes_from_a_file_or_an_encrypted_url(tmp_path):
-    """Never from an arbitrary URL (CVE-2025-27817)."""
+    """It is never read from an arbitrary URL (CVE-2025-27817)."""
     path = tmp_path / "keys.json"
     path.write_text(key_set(jwk(RSA)))
     for location in (str(path), path.as_uri()):
@@ -288,7 +288,7 @@ def test_authorization_id_must_be_the_user_of_the_token():
 
 
 def test_token_logs_in_and_bounds_the_session(on_loop):
-    """A token that ends in 600 s gives a session of 600 s."""
+    """A token that expires in 600 s gives a session of 600 s."""
 
     async def scenario():
         tokens = [token(), token(exp=NOW - 100)]

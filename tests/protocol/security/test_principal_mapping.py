@@ -83,14 +83,14 @@ def test_wrong_rules_are_refused(rules):
 
 
 def test_wrong_pattern_is_reported_once(capfd):
-    """The library writes errors of patterns to the standard error of the process, unless it is told not to."""
+    """By default, the library writes errors of patterns to the standard error of the process."""
     with pytest.raises(UsageError, match="not valid"):
         PrincipalMapping("RULE:(/x/")
     assert capfd.readouterr().err == ""
 
 
 def test_name_that_cannot_be_read_is_a_failed_authentication():
-    """OpenSSL accepts it in a handshake. As another error it would leave the connection open, and counted, for ever."""
+    """OpenSSL accepts it in a handshake. Any other error would leave the connection open, and counted, forever."""
     broken = certificate([(NameOID.COMMON_NAME, "Duke")]).replace(b"Duke", b"\xff\xfeke")
     with pytest.raises(AuthenticationError, match="cannot be read"):
         distinguished_name(broken)

@@ -158,7 +158,7 @@ def test_login_at_a_listener_without_sasl_is_refused_in_plain_words(on_loop):
 
 
 def test_client_refuses_a_server_that_cannot_prove_that_it_knows_the_password(on_loop):
-    """A server that answers "welcome" to every proof learns nothing, and gets no connection."""
+    """A server that answers "welcome" to every proof gets no proof of the password, and no connection."""
     users = Users(alice="another secret")
 
     class Forger:
@@ -212,7 +212,8 @@ def test_api_versions_is_answered_before_the_login(on_loop):
 
 
 def test_pipelined_request_behind_an_unfinished_login_is_not_served(on_loop):
-    """A request right behind SaslAuthenticate arrives while the password is checked, or before the answer to it is read."""
+    """A request that is sent right behind SaslAuthenticate arrives while the password is checked, or before the answer to it is
+    read."""
     served = []
 
     async def scenario():
@@ -250,7 +251,7 @@ def test_frame_before_the_login_is_capped(on_loop):
 
 
 def test_silent_connection_is_closed_when_its_time_is_over(on_loop):
-    """A bound for the whole authentication: a client cannot extend it by beginning the exchange."""
+    """The limit bounds the whole authentication: a client cannot extend it by beginning the exchange."""
 
     async def scenario():
         async with secured(sasl(authentication_ms_max=200)) as (server, port), raw_peer(port) as silent, raw_peer(port) as slow:
@@ -302,15 +303,15 @@ SESSION_MS = 1200
 
 @pytest.fixture
 def often(monkeypatch):
-    """A login again is accepted after 100 ms instead of a second, for the sake of fast tests. The client logs in again at least
-    600 ms before the end of a session, and not 60 ms before it: enough for a busy machine."""
+    """Allows a new login after 100 ms instead of a second, which keeps the tests fast. The client logs in again at least 600 ms
+    before the end of a session, instead of 60 ms: enough for a busy machine."""
     monkeypatch.setattr(sasl_server, "REAUTH_INTERVAL_S_MIN", 0.1)
     monkeypatch.setattr(sasl_client, "REAUTH_PART_MIN", 0.4)
     monkeypatch.setattr(sasl_client, "REAUTH_PART_MAX", 0.5)
 
 
 def test_connection_authenticates_again_unseen_by_its_user(on_loop, often):
-    """Requests go on without a gap, and none is lost or refused, while the session is renewed."""
+    """While the session is renewed, requests go on without a gap, and none is lost or refused."""
 
     async def scenario():
         async with secured(sasl(max_reauth_ms=SESSION_MS)) as (server, port), connected(port, login()) as connection:
@@ -332,7 +333,7 @@ def test_closed_connection_does_not_go_on_to_log_in_again(on_loop, often):
     async def scenario():
         async with secured(sasl(max_reauth_ms=SESSION_MS)) as (_, port), connected(port, login()) as connection:
             while not logins():
-                await asyncio.sleep(0)  # it does not last long enough for `until`
+                await asyncio.sleep(0)  # the login is too short for `until` to notice it
             connection.close()
             assert all(task.cancelling() for task in logins())
 
@@ -340,7 +341,7 @@ def test_closed_connection_does_not_go_on_to_log_in_again(on_loop, often):
 
 
 def test_removed_user_loses_the_connection_when_its_session_ends(on_loop, often):
-    """F32: the login again fails, and the connection's user learns why."""
+    """F32: the next login fails, and the connection's user gets the reason."""
 
     async def scenario():
         users, reasons = Users(carol="secret"), []
@@ -516,7 +517,7 @@ def test_bug_in_the_look_up_is_no_failed_login():
 
 
 def lying(response: SaslAuthenticateResponse) -> tuple[dict, list[bytes]]:
-    """The handlers of a server that answers every message of PLAIN with `response`, and the messages that it got."""
+    """The handlers of a server that answers every message of PLAIN with `response`, and the messages that it received."""
     got: list[bytes] = []
 
     def on_authenticate(request: ServerRequest) -> None:
@@ -544,7 +545,7 @@ def test_client_refuses_a_session_that_has_ended_before_it_began(on_loop):
 
 
 def test_client_does_not_log_in_more_often_than_is_reasonable(on_loop):
-    """A lifetime of 1 ms would make it do nothing else."""
+    """With a lifetime of 1 ms, the client would do nothing else."""
 
     async def scenario():
         handlers, _ = lying(SaslAuthenticateResponse(0, None, b"", 1))
@@ -563,7 +564,7 @@ def test_client_does_not_log_in_more_often_than_is_reasonable(on_loop):
 
 
 def test_text_of_a_server_cannot_control_the_terminal(on_loop):
-    """F35: whoever answers on a port chooses the text of the error, and the client's user reads it."""
+    """F35: any process that answers on a port chooses the text of the error, and the client's user reads it."""
 
     async def scenario():
         handlers, _ = lying(SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, "no\x1b[2J\nall is well", b""))

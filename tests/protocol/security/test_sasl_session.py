@@ -17,7 +17,7 @@ from strandline.protocol.security.sasl_server import IllegalSaslState, SaslFailu
 
 
 class Named:
-    """A mechanism without proof: the message is the name; an empty one asks for another message."""
+    """A mechanism without proof: the message is the user's name; an empty one asks for another message."""
 
     def __init__(self, lifetime_ms: int | None = None) -> None:
         self.user, self.lifetime_ms = None, lifetime_ms
@@ -104,7 +104,7 @@ actions = st.lists(
 
 @given(actions, st.sampled_from([0, 3000]))
 def test_no_order_of_messages_changes_the_principal(steps, max_reauth_ms):
-    """Whatever a client sends: nobody is authenticated without a proof, and a connection never changes its principal or
+    """Whatever a client sends, it is not authenticated without a proof, and a connection never changes its principal or
     mechanism."""
     one, seen, now = session(max_reauth_ms), [], 0.0
     for kind, mechanism, message in steps:
@@ -155,7 +155,7 @@ def test_malformed_plain_message_is_refused(message):
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "guessed"), ("bob", "the secret of alice"), ("alice", "\x07")])
 def test_wrong_password_fails_after_the_hashing(user, password):
-    """An unknown user costs the same work."""
+    """An unknown user costs the same work as a wrong password."""
     exchange = PlainServerExchange(alice().look_up, b"pepper")
     work = exchange.respond(f"\0{user}\0{password}".encode())
     with pytest.raises(AuthenticationError, match="does not exist, or the password is wrong"):

@@ -44,7 +44,7 @@ def server(credential: ScramCredential | None, mechanism: str = "SCRAM-SHA-256",
 
 
 def use_nonce(exchange: ScramServerExchange, nonce: str) -> None:
-    """The nonces of the RFCs are no hexadecimal digits."""
+    """Set the server's nonce, because those in the RFCs are no hexadecimal digits."""
     exchange._nonce = nonce
     exchange._core.s_nonce = type(exchange._core.s_nonce)(nonce)
 
@@ -92,7 +92,7 @@ def test_client_follows_the_example_of_rfc_7677():
 
 @pytest.mark.parametrize("mechanism", SCRAMS)
 def test_credential_is_that_of_scramp(mechanism):
-    """Two derivations of the same keys: ours, and that of the library."""
+    """The keys are derived twice: by our code, and by the library."""
     from scramp import ScramMechanism
 
     salt = bytes(range(24))
@@ -152,7 +152,7 @@ def test_another_password_fails(password, other):
 
 
 def test_password_is_prepared():
-    """SASLprep: a soft hyphen is nothing, a ligature is its letters, and a control character is refused."""
+    """SASLprep removes a soft hyphen, replaces a ligature by its letters, and refuses a control character."""
     assert scram.prepared_password("I\u00adX") == b"IX"
     assert scram.prepared_password("\u2168") == b"IX"
     with pytest.raises(UsageError, match="SASLprep"):
@@ -165,14 +165,14 @@ def test_password_is_prepared():
 
 
 def begun(credential: ScramCredential | None = None) -> tuple[ScramClientExchange, ScramServerExchange, bytes]:
-    """Both ends before the client's final message, and that message."""
+    """Both ends just before the client's final message, and that message."""
     known = credential or new_credential("SCRAM-SHA-256", "secret", os.urandom)
     client, exchange = ScramClientExchange("SCRAM-SHA-256", "alice", "secret", os.urandom), server(known)
     return client, exchange, client.respond(exchange.respond(client.respond(b"")))
 
 
 def test_final_message_needs_the_nonce_of_this_exchange():
-    """CVE-2024-56128: Kafka did not compare it."""
+    """CVE-2024-56128: Kafka did not compare the nonce."""
     _, exchange, final = begun()
     nonce = final.split(b",")[1]
     with pytest.raises(AuthenticationError, match="nonce"):
@@ -181,7 +181,7 @@ def test_final_message_needs_the_nonce_of_this_exchange():
 
 
 def test_replayed_exchange_is_refused():
-    """The server's nonce is a new one."""
+    """The server has chosen a new nonce."""
     credential = new_credential("SCRAM-SHA-256", "secret", os.urandom)
     client, exchange = ScramClientExchange("SCRAM-SHA-256", "alice", "secret", os.urandom), server(credential)
     first = client.respond(b"")
@@ -260,7 +260,7 @@ def test_channel_binding_flag_of_the_first_message_is_confirmed_by_the_final_one
 
 
 def test_unknown_user_is_not_told_from_a_known_one():
-    """The server's first message has the same form, and the same salt each time; the failure comes with the final message."""
+    """The server's first message has the same form, and the same salt each time; the error is sent after the final message."""
     make = scram_server("SCRAM-SHA-256", lambda user, _: None, os.urandom, PEPPER)
     salts = []
     for _ in range(2):

@@ -72,7 +72,7 @@ def test_first_request_may_arrive_with_the_handshake(on_loop, authority):
 
 
 def test_open_connection_keeps_no_buffer_of_its_door(on_loop, authority):
-    """A connection lives long, and uvloop keeps the door as long as it."""
+    """A connection lives long, and uvloop keeps the connection's door as long."""
 
     async def scenario():
         async with secured(tls(authority.server())) as (server, port), connected(port, authority.client()):
@@ -86,7 +86,7 @@ def test_open_connection_keeps_no_buffer_of_its_door(on_loop, authority):
 
 
 def test_client_certificate_becomes_the_principal(on_loop, authority):
-    """The principal is the distinguished name, as the mapping rules change it."""
+    """The principal is the distinguished name after the mapping rules."""
     certfile, keyfile = authority.issue("client", "a-host", common_name="Broker-7")
     rules = r"RULE:.*CN=(broker|Broker)-([0-9]+).*/$1-$2/L,DEFAULT"
 
@@ -101,7 +101,7 @@ def test_client_certificate_becomes_the_principal(on_loop, authority):
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_missing_client_certificate_is_refused_before_connect_returns(on_loop, authority, version):
-    """With TLS 1.3 the client's handshake is over before the server rejects it, so the client makes sure."""
+    """With TLS 1.3 the client's handshake ends before the server rejects it, so the client waits for the server's verdict."""
     context = ssl.create_default_context(cafile=authority.cafile)
     context.minimum_version = context.maximum_version = version
 
@@ -128,7 +128,7 @@ def test_requested_client_certificate_may_be_missing(on_loop, authority):
 
 
 def test_client_certificate_of_another_authority_is_refused(on_loop, authority, tmp_path):
-    """Even if the listener only requests a certificate: one that is presented must be good."""
+    """This holds even if the listener only requests a certificate: a certificate that is presented must be valid."""
     other = Authority(tmp_path, "other")
     certfile, keyfile = other.issue("stranger", common_name="stranger")
 
@@ -237,7 +237,7 @@ def test_tls_client_at_a_plaintext_listener_is_told_so(on_loop, authority, has_s
 
 
 def test_unfinished_handshakes_are_bounded_in_number_and_time(on_loop, authority):
-    """Connections that say nothing, or half a hello, leave room for others, and are closed after a while."""
+    """Connections that send nothing, or half a hello, leave room for others, and are closed after a while."""
 
     async def scenario():
         security = tls(authority.server(), unauthenticated_max=8, authentication_ms_max=300)
@@ -391,7 +391,7 @@ def test_wrong_settings_are_refused_in_plain_words(authority, tmp_path, change, 
 
 
 def test_key_of_another_type_does_not_belong_to_the_certificate(authority, tmp_path):
-    """OpenSSL has another error for it than for a key of the same type."""
+    """OpenSSL's error for it differs from that for a key of the same type."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -426,7 +426,7 @@ def test_encrypted_key_needs_its_password(authority, tmp_path):
 
 
 def test_slow_reader_over_tls_stops_the_reading(on_loop, authority):
-    """Back pressure: a client that reads no responses is not read from, and is closed after a while."""
+    """Back pressure: if a client reads no responses, the server stops reading from it, and closes it after a while."""
 
     def answer(request: ServerRequest) -> None:
         request.reply(ProduceResponse([ProducePartitionResponse(bytes(16), 0, error_message="x" * 20_000)]))

@@ -1,4 +1,4 @@
-"""What a client learns whose TLS handshake the server refuses, and that a refused client holds nothing for long."""
+"""The error that a client gets when the server refuses its TLS handshake, and that a refused client holds nothing for long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.protocol.security.client_security import ClientSecurity
 from strandline.protocol.security.listener_security import ListenerSecurity
 
 REQUIRED = {ssl.TLSVersion.TLSv1_2: "SSLV3_ALERT_HANDSHAKE_FAILURE", ssl.TLSVersion.TLSv1_3: "TLSV13_ALERT_CERTIFICATE_REQUIRED"}
-"""The alert for a client without a certificate. TLS 1.2 has none of its own."""
+"""The alert for a client without a certificate, by version. TLS 1.2 has no alert of its own for that."""
 
 
 @pytest.fixture
@@ -57,7 +57,8 @@ def end_of_connection(port: int, context: ssl.SSLContext) -> str | None:
 
 @pytest.mark.parametrize("certificate", REFUSED)
 def test_alert_of_a_refused_certificate_reaches_the_client(on_loop, authority, version, certificate):
-    """Any client, not only ours. With TLS 1.3 its first request is on its way when the server refuses the certificate."""
+    """This holds for any client, not only ours. With TLS 1.3 its first request is in flight when the server refuses the
+    certificate."""
     context = authority.refused(certificate, version)
 
     async def scenario():
@@ -81,7 +82,7 @@ SENTENCES = {
 
 @pytest.mark.parametrize("certificate", REFUSED)
 def test_own_client_says_what_the_alert_says(on_loop, authority, version, certificate):
-    """The same with both versions, but that TLS 1.2 does not say whether the certificate is missing."""
+    """The message is the same with both versions, except that TLS 1.2 does not say whether the certificate is missing."""
     security = ClientSecurity(security_protocol="SSL", ssl_context=authority.refused(certificate, version))
     why = SENTENCES[certificate]
     if certificate == "missing" and version == ssl.TLSVersion.TLSv1_2:
@@ -133,7 +134,8 @@ PROTOCOL_VERSION = bytes((0x15, 3, 2, 0, 2, 2, 70))
 
 
 def test_refused_peer_keeps_its_place_until_it_closes(on_loop, authority):
-    """It reads the alert and the end of the stream; it counts as unauthenticated meanwhile, so those have a bound."""
+    """It reads the alert and the end of the stream. Meanwhile it counts as unauthenticated, and the number of those is
+    bounded."""
 
     async def scenario():
         async with secured(tls(authority.server(), authentication_ms_max=60_000)) as (server, port), raw_peer(port) as peer:
@@ -160,7 +162,7 @@ def test_refused_peer_that_stays_is_closed_at_the_limit_of_a_handshake(on_loop, 
 
 
 def test_refused_peer_that_goes_on_sending_is_closed(on_loop, authority):
-    """What it sends after the alert is ignored, up to a limit."""
+    """The bytes that it sends after the alert are ignored, up to a limit."""
 
     async def scenario():
         async with secured(tls(authority.server(), authentication_ms_max=60_000)) as (server, port), raw_peer(port) as peer:
@@ -175,7 +177,7 @@ def test_refused_peer_that_goes_on_sending_is_closed(on_loop, authority):
 
 @pytest.mark.parametrize("moment", ["before the alert", "after the alert"])
 def test_refused_peer_may_reset_the_connection_at_any_moment(on_loop, authority, monkeypatch, moment):
-    """Of the moments until the end of the stream is sent."""
+    """The moments are those until the end of the stream is sent."""
     errors = []
 
     async def scenario():
