@@ -75,7 +75,7 @@ def states(up: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("options", [(), ("--secure",)], ids=["open", "secure"])
 def test_leader_is_killed_in_a_new_cluster(options: tuple[str, ...]) -> None:
-    """In a secure cluster, all nodes and clients authenticate each other anew, and the gap has the same bound."""
+    """In a secure cluster, all nodes and clients authenticate each other again, and the gap has the same bound."""
     report = good(chaos("kill-leader", "--json", *options))
     kill, start = report["faults"]
     assert (kill["do"], start["do"]) == ("kill", "start")

@@ -33,7 +33,7 @@ ADVERTISED = "INTERNAL://x-broker-1.p_cluster:9092,EXTERNAL://localhost:39092"
 
 
 def test_broker_is_reached_at_its_published_listener() -> None:
-    """Also if the environment chose the ports."""
+    """This includes ports that the environment chose."""
     environment = {"STRANDLINE_NODE_ID": "1", "STRANDLINE_ADVERTISED_LISTENERS": ADVERTISED}
     container = read_container(inspected("broker-1", environment, {39092: 39092, 8092: 38092}))
     assert read_member(container) == Member("broker-1", "broker", 1, "localhost", 39092)

@@ -10,7 +10,7 @@ MEMBERS = [
     *(Member(f"broker-{i}", "broker", i) for i in (1, 2, 3)),
     *(Member(f"controller-{i}", "controller", 100 + i) for i in (1, 2, 3)),
 ]
-"""As in compose, where a controller's name does not contain its id."""
+"""Members as compose names them: the name of a controller does not contain its id."""
 WHOLE = PartitionState(2, 0, 0, (2, 3, 1), (1, 2, 3))
 
 

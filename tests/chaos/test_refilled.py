@@ -1,4 +1,4 @@
-"""`wait refilled`: what the looks at a replica that started from nothing prove."""
+"""`wait refilled`: the verdict on a replica that started from nothing, after different series of looks at it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from strandline.chaos.waits import Waits
 
 
 class State:
-    """Of a run with brokers 1 and 3. Broker 3 started from nothing; `looks`: is it in the ISR, does its log reach the leader's
-    high watermark?"""
+    """The state of a run with brokers 1 and 3. Broker 3 started from nothing. `looks`: for each look, whether it is in the ISR,
+    and whether its log reaches the leader's high watermark."""
 
     def __init__(self, *looks: tuple[bool, bool]) -> None:
         self.looks = list(looks)

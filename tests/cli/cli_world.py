@@ -25,9 +25,9 @@ NOT_A_USERS = ("COLUMNS", "PYTHONUNBUFFERED")
 """Variables of build machines that change the output. Unbuffered, Python loses what a terminal does not take at once."""
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") and k not in NOT_A_USERS}
 ENVIRONMENT["STRANDLINE_HTTP_LISTENER"] = "127.0.0.1:0"
-"""Nodes that a test starts by themselves do not fight for the default port."""
+"""A free port, so that nodes that tests start without `strandline up` do not all use the default port."""
 ENVIRONMENT["XDG_CONFIG_HOME"] = os.devnull
-"""The contexts of the person who runs the tests do not count."""
+"""Hides the contexts of the person who runs the tests."""
 
 
 class Outcome(NamedTuple):

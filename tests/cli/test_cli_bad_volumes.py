@@ -54,7 +54,7 @@ def worn(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 await cluster.wait_ended(name)
 
     asyncio.run(wear())
-    # A torn append, and no index: what a recovery cuts off and makes anew.
+    # A torn append, which a recovery truncates, and no index, which it rebuilds.
     (log,) = (folder / "broker-1" / "data" / "orders-0").glob("*.log")
     log.write_bytes(log.read_bytes() + b"\x00\x00\x00")
     return folder
@@ -95,7 +95,7 @@ def refused(role: str, folder: Path, **more: Any) -> str:
 
 Data = Callable[[str], Path]
 
-# -- whose it is ----------------------------------------------------------------------------------------------------------
+# -- data of another node -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
@@ -168,7 +168,7 @@ def test_unknown_files_are_ignored(tmp_path: Path) -> None:
         assert process.wait(20) == 0
 
 
-# -- what it stands on ------------------------------------------------------------------------------------------------------
+# -- the file system --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -308,7 +308,7 @@ def test_a_directory_of_another_user_is_named_with_both_uids(open_to_all: Path) 
     assert str(above.value).endswith(f"Permission denied ({open_to_all} {who}")
 
 
-# -- whom it needs ----------------------------------------------------------------------------------------------------------
+# -- ports and other nodes --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.processes
 
 def run_page(page: str, folder: Path) -> Iterator[tuple[Step, list[str]]]:
     """Run each command and yield it with its output; no process is left afterwards."""
-    runtime = folder / "runtime"  # other clusters of this user are none of the page's
+    runtime = folder / "runtime"  # hides the other clusters of this user from the page's commands
     runtime.mkdir()
     base = free_port_range(15)
     ports = {str(9092 + i): str(base + i) for i in range(3)}

@@ -254,7 +254,8 @@ def test_offsets_travel_through_a_file(up: Up, topic: str, tmp_path: Path) -> No
 
 @pytest.mark.processes
 def test_offsets_are_deleted_by_topic_and_partition(up: Up, topic: str) -> None:
-    """Not while a member of the group is subscribed to the topic, as in Kafka (KIP-496); nor without a confirmation."""
+    """The command refuses while a member of the group is subscribed to the topic, as in Kafka (KIP-496), and without a
+    confirmation."""
     with member(up, topic, "forgetful"):
         wait_until(lambda: "Stable" in group(up, "list", "-o", "plain").out, "the group is stable")
         wait_until(lambda: f"{topic}\t0\t4" in group(up, "describe", "forgetful", "-o", "plain").out, "it has committed")

@@ -289,8 +289,8 @@ def test_the_number_of_brokers_is_one_of_the_whole_cluster() -> None:
 
 @pytest.mark.processes
 def test_a_cluster_with_fewer_brokers_than_expected_is_unhealthy(up: Up) -> None:
-    """A cluster that starts is complete for itself as soon as one broker is registered. A caller that waits for three brokers
-    names the number."""
+    """A cluster that starts looks complete as soon as one broker is registered. A caller that waits for three brokers passes the
+    number."""
     at = ("health", "--cluster", "--bootstrap", up.bootstrap)
     wait_until(lambda: run(*at, "--brokers", "3").code == 0, "the cluster has three brokers")
     outcome = run(*at, "--brokers", "4")

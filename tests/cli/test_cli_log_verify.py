@@ -286,7 +286,7 @@ class Killed(BaseException):
 
 
 class FilesOfKilledProcess(RealFiles):
-    """The process is killed before the n-th change of a name."""
+    """The files of a process that is killed at a rename or removal of a file, after `changes` of them."""
 
     def __init__(self, changes: int) -> None:
         super().__init__()
@@ -310,7 +310,7 @@ NEVER = 1_000_000
 
 
 def clean_until_killed(path: Path, changes: int) -> int:
-    """Write a log with few keys and clean it, until a number of changes of names. Returns how many changes were left."""
+    """Write a log with few keys and clean it, until `changes` files were renamed or removed. Returns how many were left."""
     files = FilesOfKilledProcess(NEVER)
     log_dir = LogDir.open(files, str(path), node_id=1, cluster_id="c1", random=Random(1))
     log = log_dir.open_log("orders", 0, TOPIC_ID, CONFIG, NOW_MS)
@@ -347,8 +347,8 @@ def test_a_cleaned_directory_is_sound_and_its_checkpoints_are_shown(tmp_path: Pa
 
 
 def test_a_cleaning_that_was_killed_is_explained_and_no_damage(tmp_path: Path) -> None:
-    """At each change of a name. After the broker's next start nothing of it is left. The command itself runs at the first change
-    that leaves a file of another kind."""
+    """The process is killed before each rename or removal of a file in turn. After the broker's next start no file of the
+    cleaning is left. The command itself runs only where a kind of file is left for the first time."""
     changes = NEVER - clean_until_killed(tmp_path / "whole", NEVER)
     assert changes > 20
     seen: set[str] = set()

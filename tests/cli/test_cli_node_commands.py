@@ -35,7 +35,7 @@ def test_ready_lists_every_node_with_pid_and_address(up: Up) -> None:
 
 
 def test_ready_and_the_state_file_have_the_addresses_for_kafkas_clients(up: Up) -> None:
-    """After the ports of health and metrics, so that those stay where they were."""
+    """Their ports follow those of health and metrics, so that the latter are the same in a cluster without these addresses."""
     nodes = up.ready["nodes"]
     assert up.ready["kafka_bootstrap"] == ",".join(n["kafka"] for n in nodes if n["role"] == "broker")
     assert [n["kafka"] for n in nodes if n["role"] == "controller"] == [None]
@@ -90,7 +90,7 @@ def test_a_node_killed_from_outside_is_reported(up: Up) -> None:
 def test_nodes_end_when_up_is_killed(tmp_path: Path) -> None:
     """Each node holds one end of a pipe from `up`, and ends when the pipe closes, however `up` ended."""
     arguments = ["up", "--json", "--data", str(tmp_path / "data"), "--brokers", "1", "--controllers", "1"]
-    # The broker's goodbye needs a controller, and that one goes at the same time.
+    # A controlled shutdown needs the controller, which ends at the same time.
     arguments += ["--base-port", str(free_port_range(5)), "--set", "controlled.shutdown.timeout.ms=500"]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None

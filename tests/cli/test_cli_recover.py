@@ -15,7 +15,7 @@ from strandline.protocol.errors import ErrorCode
 
 
 class LateAdmin:
-    """An admin client whose brokers learn of an election one question after the other."""
+    """An admin client that returns one prepared list of reports per request, and then the last one again."""
 
     def __init__(self, *answers: list[UncleanElection]) -> None:
         self.answers = list(answers)
@@ -34,7 +34,7 @@ def found(admin: Any) -> UncleanElection | None:
 
 
 def test_report_is_that_of_the_new_election() -> None:
-    """The broker that answers may not have it yet: it knows no election, or only the last one of this partition."""
+    """The broker that answers may not have the new report yet: it has none, or only that of an earlier election."""
     new = report(0, 6)
     assert found(LateAdmin([], [report(0, 3), report(1, 9)], [report(0, 3), new])) is new
 

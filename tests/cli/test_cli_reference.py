@@ -1,4 +1,4 @@
-"""docs/cli.md says what the commands say."""
+"""docs/cli.md has the texts, options and examples of the commands."""
 
 from __future__ import annotations
 

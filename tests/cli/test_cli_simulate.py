@@ -26,7 +26,7 @@ SIMULATOR = (
     "strandline.testing.simulation.runs.replay",
     "strandline.testing.simulation.scenarios",
 )
-"""What `strandline simulate` imports when it is needed, which takes longer than most of these commands."""
+"""Modules that `strandline simulate` imports only when it needs them; their import takes longer than most of these commands."""
 _servers: list[warm.Server] = []
 
 

@@ -66,7 +66,7 @@ def test_the_configuration_of_a_topic_and_of_a_broker_is_described(up: Up, topic
     assert {"name": "retention.ms", "value": "5000000", "source": "topic"}.items() <= next(
         c.items() for c in found["configs"] if c["name"] == "retention.ms"
     )
-    for broker in "123":  # each is asked itself, whatever broker the bootstrap names
+    for broker in "123":  # the request goes to this broker, whichever one the bootstrap names
         found = run("config", "describe", "broker", broker, "--json", "--bootstrap", up.bootstrap.split(",")[0]).json()
         assert next(c["value"] for c in found["configs"] if c["name"] == "node.id") == broker
     assert "40 keys have their defaults" not in run("config", "describe", "broker", "1", "--all", "--bootstrap", up.bootstrap).out

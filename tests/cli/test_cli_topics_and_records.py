@@ -103,7 +103,7 @@ def test_trim_with_wrong_arguments_deletes_nothing(
 
 @pytest.mark.parametrize(("key", "code", "left"), [("n", 1, ["a", "b", "late"]), ("y", 0, ["late"])])
 def test_trim_asks_at_a_terminal(call: Call, topic: str, up: Up, key: str, code: int, left: list[str]) -> None:
-    """What is written during the question stays."""
+    """Records that are written while the command waits for an answer stay."""
     call("produce", topic, "--partition", "0", stdin="a\nb\n")
     with at_a_terminal("topic", "trim", topic, "--before", "end", env={"STRANDLINE_BOOTSTRAP": up.bootstrap}) as terminal:
         terminal.wait_for("This deletes 2 records")
@@ -264,7 +264,7 @@ def test_the_count_ends_the_reading(call: Call, topic: str) -> None:
 def test_every_level_of_acks_delivers(call: Call, acks: str) -> None:
     call("topic", "create", f"acks-{acks}", "--partitions", "1", "--replication-factor", "3")
     call("produce", f"acks-{acks}", "--acks", acks, stdin="a\n")
-    # With acks=0 nobody says when it is there.
+    # With acks=0 no response says when the record is in the log.
     wait_until(lambda: consumed(call, f"acks-{acks}", "--from", "beginning") == ["a"], "the record can be read")
 
 

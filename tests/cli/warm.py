@@ -116,7 +116,7 @@ class Process:
 
     def kill(self) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)  # its parent has not told an exit code, so the id is still its own
+            os.kill(self.pid, signal.SIGKILL)  # its parent has not reported an exit code, so the id is not reused
 
     def _end(self) -> int:
         if self._code is None:

@@ -1,5 +1,5 @@
-"""How many random examples a property is checked with. Each build draws other examples: with fewer of them, a fault is found some
-builds later."""
+"""The number of random examples with which a property is checked. Each build draws other examples: with fewer of them, a fault is
+found some builds later."""
 
 from __future__ import annotations
 

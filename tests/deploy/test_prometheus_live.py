@@ -29,10 +29,10 @@ SETTINGS = {
 }
 NODES = 6
 SINCE_THE_START = "5m"
-"""A window that has all that happened here in it."""
+"""A window that covers everything since the start of the tests in this module."""
 BOUND_S = 30.0
 OF_THE_MACHINE = {"StrandlineDiskFilling"}
-"""It fires where the machine that runs the tests has little free space."""
+"""Alerts that depend on the machine that runs the tests: this one fires if it has little free space."""
 
 
 class Watched(NamedTuple):
@@ -100,10 +100,10 @@ async def test_a_killed_broker_fires_alerts_that_resolve_on_its_return(watched: 
     assert float(under["value"]) == 4  # every partition of the topic, and the one of the groups, has a replica there
     for alert in (down, under):
         assert alert["labels"]["cluster"] == CLUSTER
-        # What a person reads has its values in it, and no complaint of the template.
+        # The texts for people contain the values, and no error of the template.
         assert CLUSTER in alert["annotations"]["summary"]
         assert not [word for word in ("{{", "<error", "<no value>") if word in str(alert["annotations"])]
-    assert "StrandlineUnderMinIsr" not in firing  # two of three are in sync: acks=all goes on
+    assert "StrandlineUnderMinIsr" not in firing  # two of three replicas are in sync, so acks=all is still accepted
 
     await load.progress(300)
     await cluster.start_node("broker-1")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 BUILD_MAX_S = 600
 REVISION = "0123456789abcdef0123456789abcdef01234567"
-"""What the test image claims to be made from."""
+"""The source revision in the labels of the test image."""
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_")}
 
 

@@ -36,7 +36,7 @@ class Project:
             **{_variable(service, "KAFKA_PORT"): str(port) for service, port in self.kafka_ports.items()},
             **{_variable(service, "HTTP_PORT"): str(port) for service, port in self.http_ports.items()},
         }
-        """What another process needs to act on this project with `docker-compose`."""
+        """The environment that another process needs to act on this project with `docker-compose`."""
         self.healthy_after_s = 0.0
         """How long the first start took until all six were healthy."""
 

@@ -36,7 +36,8 @@ ALSO_ON_PROCESSES = {
 """tests/chaos/test_chaos_processes.py runs these in every build. In containers they are `slow`."""
 RUN_MAX_S = 240
 GAP_SLACK_S = 10.0
-"""Over the goal: other work on the machine. A request that waits for its whole timeout of 30 s is found all the same."""
+"""How far a gap may exceed its goal, because of other work on the machine. A request that waits for its whole timeout of 30 s
+still exceeds the sum."""
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class Volumes:
         name = f"strandline-copy-{secrets.token_hex(4)}"
         docker("volume", "create", *options, name)
         try:
-            # Somebody has it mounted all the time: a volume in memory would be empty when nobody has.
+            # This container keeps the volume mounted: a volume in memory loses its files when no container mounts it.
             mounts = ["-v", f"{name}:/volume", *(["-v", f"{like}:/from:ro"] if like is not None else [])]
             docker("run", "-d", "--name", name, "--init", "--network", "none", *mounts, "--entrypoint", "sleep", self.image, "1h")
             try:

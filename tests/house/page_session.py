@@ -149,7 +149,7 @@ def run_page(page: str, folder: Path) -> Iterator[tuple[Example, list[str]]]:
 
 
 def _own_addresses() -> dict[str, str]:
-    """By address on the page, that of a cluster which the page starts: other ports, so that tests do not meet."""
+    """Address on the page -> address of the cluster that the page starts. It has other ports, so that tests do not collide."""
     base = free_port_range(15)
     return {"strandline up": f"strandline up --base-port {base}"} | {
         f"127.0.0.1:{9092 + i}": f"127.0.0.1:{base + i}" for i in range(15)
@@ -224,7 +224,7 @@ class _Shell:
     END = "-- end of command --"
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        runtime = folder / ".runtime"  # other clusters of this user are none of the page's
+        runtime = folder / ".runtime"  # hides the other clusters of this user from the page's commands
         runtime.mkdir()
         own = {"PATH": f"{Path(COMMAND[0]).parent}:{os.environ['PATH']}", "COLUMNS": "120", "XDG_RUNTIME_DIR": str(runtime)}
         self._printed = folder / ".printed"

@@ -30,7 +30,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """False: it has ended, or somebody else has stopped it."""
+    """Whether the process runs. False: it has ended, or is already stopped (by a test)."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -39,8 +39,8 @@ def is_running(pid: int) -> bool:
 
 
 def stop(pid: int, tree: bool) -> Iterator[int]:
-    """Stop the process, and then what it has started; returns those that were not paused before. A process that is stopped can no
-    longer pause its children, so none of them is counted as ours that a test pauses meanwhile."""
+    """Stop the process, and with `tree` then its descendants; yields those that were not paused before. The parent is stopped
+    first, so it can no longer pause a child, and a child that a test has paused is never taken for one that was stopped here."""
     if is_running(pid):
         send(signal.SIGSTOP, pid)
         yield pid

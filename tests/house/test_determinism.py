@@ -86,7 +86,7 @@ def give() -> set[bytes]:
     return set()
 def take(names: set[str]) -> None: ...
 """
-"""What the examples may use."""
+"""The declarations that the examples may use."""
 
 
 def complaints_about(code: str, parameters: str = "self, d, e, x, loop") -> list[str]:

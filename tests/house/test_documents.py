@@ -28,7 +28,7 @@ ROOMS_AS_PAGES_NAME_THEM = (".", "strandline")
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED_FILE = re.compile(r"`([\w.-]+/(?:[\w.-]+/)*(?:[\w-]+\.(?:py|toml|md|yml|json)|[\w.-]+/))`")
-"""With a folder before it: `fetch.py` or `raft/` alone is named beside its room."""
+"""A file or folder with the folder before it. A name such as `fetch.py` or `raft/` alone stands in a text about its room."""
 FROM_INDEX = re.compile(r"pip install [^`\n]*['\" ]strandline(?![\w-])")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 END_OF_COMMAND = {"|", ";", "&", "&&", "||", ">", "<", "2>", ">&2", "#"}
@@ -51,7 +51,7 @@ def broken_links(page: str, markdown: str) -> list[str]:
     broken = []
     for link in LINK.findall(FENCE.sub("", markdown)):
         if re.match(r"[a-z]+:", link):
-            continue  # Somebody else's page.
+            continue  # A page of another site.
         path, _, anchor = link.partition("#")
         target = (ROOT / page).parent / path
         if not target.exists() or (anchor and anchor not in anchors(target.read_text() if path else markdown)):

@@ -30,14 +30,14 @@ HARMLESS = frozenset({
     "difflib", "enum", "errno", "fnmatch", "functools", "hashlib", "_md5", "heapq", "inspect", "ipaddress", "itertools", "json",
     "msgspec", "operator.index", "re", "re2", "struct", "textwrap", "tomllib", "types", "typing", "zlib",
     *(f"strandline.{room}" for room in ROOMS),
-    # Log lines are written and never read: that nothing of them comes back is checked in test_determinism.py.
+    # Log lines are written and never read; test_determinism.py checks that no result of a log call is used.
     "structlog", "logging",
     # Constants, the names of errors, and the exception that is being handled.
     "os.strerror", "sys.exception", "sys.byteorder", "sys.platform", "sys.version_info",
-    # The class alone: whoever makes one hands in the seed (test_determinism.py).
+    # Only the class: the code that creates a generator must pass a seed (test_determinism.py).
     "random.Random",
-    # What asyncio does on the loop that runs, in an order of its own making. Not here: what starts threads or processes, opens
-    # sockets by itself, makes loops, or goes through a set of tasks (`TaskGroup`, `all_tasks`, `as_completed`).
+    # The parts of asyncio that use the running loop alone, in a deterministic order. Not here: functions that start threads or
+    # processes, open sockets, create loops, or iterate over a set of tasks (`TaskGroup`, `all_tasks`, `as_completed`).
     "asyncio.AbstractEventLoop", "asyncio.BaseProtocol", "asyncio.BaseTransport", "asyncio.BufferedProtocol",
     "asyncio.CancelledError", "asyncio.Event", "asyncio.FIRST_COMPLETED", "asyncio.Future", "asyncio.Handle",
     "asyncio.InvalidStateError", "asyncio.Lock", "asyncio.Protocol", "asyncio.Server", "asyncio.Task", "asyncio.TimerHandle",
@@ -47,7 +47,7 @@ HARMLESS = frozenset({
 """Modules, and names of modules, that touch neither the world nor the clock nor chance."""
 
 BUILTINS = frozenset({"open", "input", "print", "exec", "eval", "compile", "__import__", "breakpoint"})
-"""Of these nothing is harmless."""
+"""Builtins of which none is harmless."""
 
 LOOP = frozenset({
     "run_in_executor", "set_default_executor", "getaddrinfo", "getnameinfo", "call_soon_threadsafe", "run_until_complete",
@@ -56,7 +56,7 @@ LOOP = frozenset({
     "subprocess_shell", "sendfile", "add_signal_handler", "add_reader", "add_writer", "sock_connect", "sock_accept", "sock_recv",
     "sock_recv_into", "sock_sendall", "start_tls",
 })  # fmt: skip
-"""Methods of a loop that lead out of it. They are found by their names, on whatever they are called."""
+"""Methods of a loop that reach the outside world. They are found by name, on any object."""
 
 ANYTHING = "*"
 BLOCKING = "what may block for long goes to a thread, and comes back to the loop; under simulation it is one later event"

@@ -13,12 +13,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol": ("strandline.protocol",),
     "storage": ("strandline.protocol", "strandline.storage"),
     "controller": ("strandline.protocol", "strandline.storage", "strandline.controller"),
-    # Of the controller, the published language alone.
+    # Of the controller, brokers may import only PUBLISHED_LANGUAGE.
     "broker": ("strandline.protocol", "strandline.storage", "strandline.controller.metadata", "strandline.broker"),
     "client": ("strandline.protocol", "strandline.client"),
 }
 PUBLISHED_LANGUAGE = ("strandline.protocol", "strandline.controller.metadata")
-"""`controller/metadata` is what brokers share with controllers, so it knows neither disk nor quorum."""
+"""Brokers share `controller/metadata` with controllers, so it imports neither the storage nor the quorum."""
 
 
 def imports(path: Path) -> set[str]:

@@ -59,7 +59,7 @@ def expansion(node: ast.expr) -> str:
 
 def calls_in(source: str, place: str) -> Iterator[Call]:
     if not any(logger in source for logger in LOGGERS):
-        return  # To parse all files takes a second, in each process that collects this file.
+        return  # Parsing all files would take a second in each process that collects this file.
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
             continue
@@ -103,10 +103,10 @@ def complaints(call: Call) -> list[str]:
 
 
 OUTSIDE = ("client", "pipeline")
-"""Rooms that learn no leader epochs."""
+"""Rooms whose lines need no leader epoch."""
 
 EXEMPT = "alter_partition.callback_failed"
-"""It knows the topic's id alone."""
+"""An event whose code knows only the topic's id, not its name."""
 
 
 def test_log_calls_are_found() -> None:

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Shape = Any
-"""None: not known. Else a tuple: ("plain",), ("set", member), ("view", key), ("seq", member), ("map", key, value), or
-("tuple", members...)."""
+"""The inferred type of an expression. None: not known. Else a tuple: ("plain",), ("set", member), ("view", key),
+("seq", member), ("map", key, value), or ("tuple", members...)."""
 
 PLAIN: Shape = ("plain",)
-"""Hashes alike in every process."""
+"""A value that has the same hash in every process."""
 
 SETS = {"set", "frozenset", "Set", "AbstractSet", "MutableSet", "WeakSet", "FrozenSet"}
 SEQUENCES = {"list", "Sequence", "MutableSequence", "Iterable", "Iterator", "Collection", "deque", "AsyncIterator", "Generator"}
@@ -39,7 +39,7 @@ SET_METHODS = {
     "symmetric_difference_update", "issubset", "issuperset", "isdisjoint", "copy",
 }  # fmt: skip
 KEEPERS = {"get", "setdefault", "pop", "append", "appendleft"}
-"""What takes a set as it is, and walks through nothing."""
+"""Methods that take a set as an argument and do not iterate over it."""
 PROPERTIES = {"property", "cached_property"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -51,12 +51,12 @@ class Names:
     aliases: dict[str, ast.expr] = field(default_factory=dict)
     fields: dict[str, Shape] = field(default_factory=dict)
     own: dict[tuple[str, str], Shape] = field(default_factory=dict)
-    """By class and name: what a class says of its own fields, for `self.name`."""
+    """(Class, name of a field) -> the shape that the class declares, for `self.name`."""
     classes: dict[int, str] = field(default_factory=dict)
-    """By identity of a method's node: its class."""
+    """`id` of a method's node -> the name of its class."""
     results: dict[str, Shape] = field(default_factory=dict)
     takers: set[str] = field(default_factory=set)
-    """Functions and classes with a parameter or field that is said to be a set: there the search goes on."""
+    """Functions and classes with a parameter or field that is declared to be a set: its uses are checked there."""
 
 
 def find(sources: Mapping[str, str]) -> list[tuple[str, int, str]]:
@@ -372,7 +372,7 @@ class _Scope:
             case ast.Name(id=name) if name in ORDERLESS:
                 return not (name in TIES and any(keyword.arg == "key" for keyword in call.keywords))
             case ast.Attribute(value=ast.Name(id="asyncio"), attr="wait"):
-                return True  # It makes a set of what it is given, whatever that was.
+                return True  # It builds a set from its argument in any case.
             case ast.Attribute(value=value, attr=method):
                 on_a_set = method in SET_METHODS and _is_set(self.shape(value))
                 return on_a_set or method in KEEPERS or method in self.names.takers

@@ -29,7 +29,7 @@ async def nodes(tmp_path: Path) -> Any:
 
 
 async def test_rule_takes_effect_within_a_second(nodes: AuthorizedNodes) -> None:
-    """On every broker, when it is created and when it is deleted."""
+    """A new rule, and then its deletion, reach the topic's leader, whichever broker got the request."""
     (topic_id,) = await nodes.create("orders")
     assert await nodes.produce("alice", topic_id) == E.UNKNOWN_TOPIC_ID
     rule = grant("alice", s.WRITE, TOPIC, "orders")
@@ -45,7 +45,7 @@ async def test_rule_takes_effect_within_a_second(nodes: AuthorizedNodes) -> None
 
 
 async def test_forged_follower_moves_no_high_watermark(nodes: AuthorizedNodes) -> None:
-    """The attack of the issue: a client claims to be the other replica, at a high offset. With every right on the topic."""
+    """A client with every right on the topic sends a fetch as the other replica, with a high offset."""
     (topic_id,) = await nodes.create("orders")
     await nodes.allow(grant("mallory", s.ALL, TOPIC, "orders"))
     leader_id = nodes.leader_of(topic_id)
@@ -141,7 +141,7 @@ async def test_brokers_need_only_cluster_action(tmp_path: Path) -> None:
 
 
 async def test_restarted_controller_loads_the_rules(tmp_path: Path) -> None:
-    """And refuses nobody for good because it has not loaded them yet."""
+    """Until it has loaded them, it must not refuse a permitted request with TOPIC_AUTHORIZATION_FAILED, which is not retried."""
     async with AuthorizedNodes(tmp_path) as nodes:
         await nodes.allow(grant("alice", s.CREATE, TOPIC, "hers"), node_id=101)
         await nodes.controller.stop()

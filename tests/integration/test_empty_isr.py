@@ -77,7 +77,7 @@ async def test_a_partition_without_isr_is_unavailable_until_it_has_a_leader() ->
             sending = asyncio.ensure_future(_send(producer))
             assert await consumer.getmany(timeout_ms=300) == {}
 
-            await cluster.restart(2)  # it is in no ISR and no ELR, so its return elects nobody
+            await cluster.restart(2)  # it is in no ISR and no ELR, so its return causes no election
             active = await cluster.active_controller()
             await cluster.inside(active, lambda: cluster.server(active).quorum.take_snapshot())
             await cluster.restart(active)

@@ -152,8 +152,8 @@ async def test_a_new_cluster_begins_at_the_newest_level() -> None:
 
 
 async def test_one_old_controller_prevents_the_upgrade() -> None:
-    """Whether it leads the quorum or follows. The cluster works on, and after the last controller has the new version the upgrade
-    succeeds."""
+    """This holds whether the old controller leads the quorum or follows. The cluster continues to work, and after the last
+    controller has the new version the upgrade succeeds."""
     async with VersionedCluster() as cluster:
         for node in (1, 2, 3, 102, 103):
             await cluster.install(node)

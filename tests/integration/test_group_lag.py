@@ -32,7 +32,7 @@ def printed(watch: Watch, name: str = RECORDS) -> Lags:
 
 
 async def counted(admin: Admin, *groups: str) -> Lags:
-    """What the admin client counts, from the committed offsets and ListOffsets."""
+    """The lags that the admin client computes from the committed offsets and ListOffsets."""
     lags: Lags = {}
     for group_id, found in (await admin.group_lag(groups)).items():
         assert found.error is None

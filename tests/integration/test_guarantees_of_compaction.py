@@ -120,7 +120,7 @@ async def test_guarantee_2_records_keep_their_order(cluster: WireCluster) -> Non
 
 
 async def test_guarantee_3_offset_of_a_record_never_changes(cluster: WireCluster) -> None:
-    """And every offset stays a valid position: that of a removed record reads on at the next record that is left."""
+    """Every offset also stays a valid position: at the offset of a removed record, a consumer reads the next one that is left."""
     await create(cluster)
     written = {record.offset: record for record in await write(cluster, range(40))}
     for _ in range(2):
@@ -134,7 +134,7 @@ async def test_guarantee_3_offset_of_a_record_never_changes(cluster: WireCluster
 
 
 async def test_guarantee_4_read_from_the_start_sees_the_final_state(cluster: WireCluster) -> None:
-    """Also the tombstones, for `delete.retention.ms`."""
+    """Such a read also shows the tombstones, for `delete.retention.ms`."""
     await create(cluster)
     written = await write(cluster, range(30))
     written += [await delete(cluster, KEYS[0]), await delete(cluster, KEYS[3])]

@@ -93,7 +93,7 @@ async def work_epoch_of_attempts(cluster: Cluster, work_epoch: int) -> Attempt:
     leader = await cluster.leader_of("rows", work_epoch % 2)
     await cluster.kill(leader)
     await asyncio.sleep(1.0)
-    await cluster.start(leader, wait=False)  # It may be the last in-sync replica: nobody else could lead.
+    await cluster.start(leader, wait=False)  # If it was the last in-sync replica, no other one could lead.
     async with asyncio.timeout(WITHIN_S):
         outcomes = await asyncio.gather(last.task, zombie.task)
     assert outcomes[0] == "done", "nobody newer has the name"
@@ -180,7 +180,7 @@ async def test_a_producer_alone_may_move_rows_to_other_partitions(cluster: Clust
         for number in range(4):
             has_begun = asyncio.Event()
             attempts.append(asyncio.create_task(attempt(number, has_begun)))
-            await has_begun.wait()  # Who asks for the name first need not have it first, where messages are lost.
+            await has_begun.wait()  # If messages are lost, the attempt that asks for the name first need not get it first.
             await asyncio.sleep(0.4 if number else 1.0)
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     assert outcomes[-1] is None, outcomes

@@ -57,7 +57,7 @@ RULE = s.AclBinding(s.TOPIC_RESOURCE, "orders", s.LITERAL_PATTERN, "User:alice",
 
 
 async def test_a_rule_is_visible_where_it_was_created() -> None:
-    """Under the form in which the metadata has it; and it is gone where it was deleted."""
+    """It is described in the form that the metadata has. After a deletion, the broker that deleted it no longer describes it."""
     own: dict[str, Any] = {"authorizer_class_name": "StandardAuthorizer", "super_users": "User:ANONYMOUS"}
     async with WireCluster(**own) as cluster:
         created = await cluster.ask(1, apis.CREATE_ACLS, s.CreateAclsRequest([RULE]))
@@ -95,7 +95,7 @@ class Level1Cluster(WireCluster):
 
 
 async def test_a_cluster_of_level_1_is_upgraded_before_it_has_quotas() -> None:
-    """With a sentence that tells how. Old nodes never meet the new records."""
+    """Until then, the error says how to upgrade. Old nodes never read the new records."""
     async with Level1Cluster() as cluster:
         for node in (101, 1):
             await cluster.stop(node)

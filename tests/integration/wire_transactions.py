@@ -68,7 +68,7 @@ class TransactionalProducer:
         self.producer_id, self.epoch, self.sequences = answer.producer_id, answer.producer_epoch, {}
 
     async def send(self, topic: MetadataTopic, *values: str, partition: int = 0) -> None:
-        """To the leader, until it accepts."""
+        """Send records of the transaction to the leader, until it accepts them."""
         key = (topic.topic_id, partition)
         sequence = self.sequences.get(key, 0)
 
@@ -112,7 +112,7 @@ def check(answer: Any) -> None:
 
 
 async def read_committed(cluster: WireCluster, topic: MetadataTopic, partition: int = 0) -> list[str]:
-    """What a consumer of committed records sees, from the first offset on."""
+    """The values that a consumer of committed records reads, from the first offset on."""
 
     async def once() -> list[str]:
         leader = (await cluster.topic(topic.name or "")).partitions[partition].leader_id

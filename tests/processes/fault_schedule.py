@@ -25,10 +25,10 @@ class Clients(Protocol):
 
 
 class FaultSchedule:
-    """At most one node is down, and two clients."""
+    """Runs faults one after the other. At most one node and two clients are down at a time."""
 
     word: str
-    """What a client is called in the names of the faults: `kill <word>`, `stop <word>`."""
+    """The word for a client in the names of the faults: `kill <word>`, `stop <word>`."""
     faults: Mapping[str, int]
     """Name -> weight."""
 
@@ -62,7 +62,7 @@ class FaultSchedule:
         await asyncio.sleep(self.rng.choice((0.1, 0.5, 1.5, 3.0)) * self.rng.uniform(0.5, 1.5))  # a fault is a span of time
 
     async def _heal(self, most: int) -> None:
-        """Start again what is down; of the clients, all but `most` - 1."""
+        """Start the node that is down, and clients until at most `most` - 1 of them are down."""
         if self._down is not None:
             await self.cluster.start_node(self._down.name)
             self._down = None

@@ -1,8 +1,8 @@
-"""Judges a consumer group by what its members wrote (`group_member.py`), what was acknowledged, and what was committed when.
+"""Judges a consumer group by the files of its members (`group_member.py`), the acknowledged records, and the committed offsets.
 
 A partition is *owned* from `on_assigned` until `on_revoked` or the death of the member's process. A partition that was lost (the
-coordinator has removed the member, which hears of it later) was owned until the last of its records was handed over: the member
-returns none after its session.
+coordinator has removed the member, and the member is notified later) was owned until the last of its records was handed over: the
+member returns none after its session.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     """One sentence for each claim that does not hold."""
     commits_failed: Counter[str] = field(default_factory=Counter)
-    """By error."""
+    """Error -> the number of commits that failed with it."""
     lost: int = 0
 
 
@@ -82,7 +82,7 @@ class _Member:
         self.handed_at: dict[int, tuple[float, int]] = {}
         """Partition -> when records of it were last handed over, and the epoch then."""
         self.epoch = 0
-        """The newest that it was in."""
+        """The newest member epoch of the process."""
 
     def read(self, lines: Iterable[dict[str, Any]], died_at: float | None) -> None:
         at = 0.0
@@ -142,8 +142,8 @@ class _Member:
 def judge(
     files: dict[Path, float | None], acknowledged: dict[int, set[int]], polls: list[Poll], ends: dict[int, int]
 ) -> Findings:
-    """`files`: each process's file, and when it was killed. `acknowledged`: the numbers of the records by partition. `ends`: the
-    log ends by partition, which are committed at the end."""
+    """Judge the files of all processes. `files`: each process's file, and when it was killed. `acknowledged`: the numbers of the
+    records by partition. `ends`: the log ends by partition, which are committed at the end."""
     findings = Findings()
     for file, died_at in files.items():
         _Member(file.name, findings).read(lines_of(file), died_at)

@@ -53,7 +53,7 @@ class TwoDisks(LocalCluster):
 
 
 async def dirs_of(admin: Admin, broker_id: int) -> dict[str, LogDirDescription]:
-    """By path, the directories of a broker; empty if it does not answer."""
+    """Path -> directory of a broker; empty if it does not answer."""
     try:
         found = await admin.describe_log_dirs([broker_id], timeout_ms=5000)
     except StrandlineError:

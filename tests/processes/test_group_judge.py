@@ -104,7 +104,7 @@ def test_commits(tmp_path: Path, polls: list[Poll], expected: str) -> None:
 
 
 def test_record_that_was_not_processed(tmp_path: Path) -> None:
-    """The second member has begun behind it."""
+    """The second member has begun after the record."""
     second = [SECOND[0], {**SECOND[1], "numbers": [3], "first": 3, "next": 4}]
     assert judged(tmp_path, second=second, end=4, polls=[*POLLS[:2], Poll(6.0, {0: 4})]).wrong == [
         "1 acknowledged records of partition 0 were not processed, the first is 2",

@@ -57,7 +57,7 @@ async def active_controller(cluster: NetCluster) -> int:
 
 async def all_is_well(load: Load) -> None:
     await load.stop()
-    # A broker that was cut off may still speak of the cluster as it was: what counts is what is on the disks.
+    # A broker that was cut off may still describe an old state of the cluster, so the files on the disks are compared.
     await until(lambda: all(comparison.equal for comparison in load.replicas()), "the replicas are equal", 30)
     await load.fully_replicated()
     verdict = await load.verdict()

@@ -119,7 +119,7 @@ class Schedule(FaultSchedule):
 
 
 async def committed(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
-    """By partition, all committed records of a topic up to its end."""
+    """Partition -> all committed records of a topic up to its end."""
     places = [TopicPartition(topic, p) for p in range(PARTITIONS)]
     async with (
         Admin(bootstrap_servers=bootstrap) as admin,
@@ -177,7 +177,7 @@ async def perform(cluster: LocalCluster, folder: Path, name: str, seconds: float
 
 
 async def test_chain_of_transactions_is_exactly_once_while_processes_are_killed(cluster: LocalCluster, tmp_path: Path) -> None:
-    """What goes in comes out once: nothing is lost, doubled or reordered, whatever dies."""
+    """Each record of the first topic reaches the others once and in order, whichever processes die."""
     await perform(cluster, tmp_path, "chain", 12.0)
 
 

@@ -26,7 +26,7 @@ GIVEN_UP = 0.05
 
 
 class GivenUp(Exception):
-    """The program has changed its mind."""
+    """The program aborts a transaction on purpose."""
 
 
 async def work(producer: Producer, consumer: Consumer) -> None:

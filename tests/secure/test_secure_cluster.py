@@ -91,7 +91,7 @@ async def test_each_role_may_do_its_part(cluster: LocalCluster) -> None:
 
 
 async def test_a_killed_leader_is_replaced_and_returns(cluster: LocalCluster) -> None:
-    """kill -9: the other brokers, the controllers and the clients authenticate each other anew, and no record is lost."""
+    """kill -9: the other brokers, the controllers and the clients authenticate each other again, and no record is lost."""
     async with Admin(**as_user(cluster, "admin")) as admin:
         await admin.create_topics([NewTopic("killed", partitions=1, replication_factor=3)])
     victim = await leader_of(cluster, "killed")
