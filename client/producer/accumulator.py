@@ -24,7 +24,7 @@ from strandline.protocol.records.batch import HEADER_SIZE
 
 
 class TopicQueues:
-    """The queues of one topic, and the sticky partition, to which records without a key are appended now."""
+    """The queues of one topic, and its sticky partition, to which records without a key are appended now."""
 
     __slots__ = ("available", "name", "partition_count", "queues", "sticky")
 
@@ -32,14 +32,15 @@ class TopicQueues:
         self.name = name
         self.partition_count = 0
         self.available: Sequence[int] = ()
-        """Partitions with a leader, ascending; all of them when none has one. Empty before the first metadata."""
+        """Partitions with a leader, ascending; all partitions if none has a leader. Empty before the first metadata."""
         self.sticky = -1
-        """-1 before the first metadata."""
+        """The number of the sticky partition; -1 before the first metadata."""
         self.queues: dict[int, PartitionQueue] = {}
-        """By partition, those to which a record was appended."""
+        """The queues of the partitions to which a record was appended."""
 
     def update(self, partition_count: int, available: Sequence[int], first_sticky: Callable[[int], int]) -> None:
-        """Take over the partitions from the newest metadata. `first_sticky(n)` draws a number below n, for the first time."""
+        """Take over the partitions from the newest metadata. `first_sticky(n)` draws a number below n, which selects the first
+        sticky partition."""
         self.partition_count = partition_count
         self.available = available or range(partition_count)
         if self.sticky < 0:
@@ -51,7 +52,7 @@ class TopicQueues:
 
 
 class Accumulator:
-    """Appends records to the open batches of their partitions, and counts the bytes of all that are not done."""
+    """Appends records to the open batches of their partitions, and counts the bytes of all batches that are not done."""
 
     def __init__(
         self,
@@ -74,18 +75,19 @@ class Accumulator:
         self._delivery_timeout_s = options.delivery_timeout_ms / 1000
         self._record_bytes_max = options.max_request_size - HEADER_SIZE
         self.on_refused: Callable[[UnknownTopic | UsageError], None] = lambda error: None
-        """Called with the error of parked records that have no partition in the metadata that arrived."""
+        """Called with the error of parked records that could not be appended when their topic's metadata arrived."""
         self.topics: dict[str, TopicQueues] = {}
         self.parked: dict[str, ParkingLot] = {}
         self.bare_open: dict[str, Batch] = {}
-        """By topic, the open, bare batch of its sticky partition, to which a record without a key may be appended at once."""
+        """By topic, the open batch of its sticky partition if that batch is bare. A record without a key may be appended to it at
+        once."""
         self.incomplete: dict[Batch, PartitionQueue] = {}
-        """Each batch that is not done, in the order of creation, and its queue."""
+        """Each batch that is not done, and its queue, in the order of creation; the halves of a split batch come last."""
         self.buffered_bytes = 0
         self.batches_closed = 0
         """A counter. `await send` lets the event loop run when it has grown by a few."""
         self.refused_records = 0
-        """A counter: parked records that had no partition in the metadata that arrived."""
+        """A counter: parked records that could not be appended when their topic's metadata arrived."""
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class Accumulator:
         conditions: Conditions,
     ) -> Receipts:
         """Append records in a batch of their own, which the leader appends only if the conditions hold. They have this key, these
-        headers and this timestamp. Errors as of `append`; then none was appended."""
+        headers and this timestamp. If it raises an error of `append`, none was appended."""
         receipts = Receipts()
         if not values:
             return receipts
@@ -186,8 +188,8 @@ class Accumulator:
         sizes: Sequence[int],
         conditions: Conditions,
     ) -> Batch:
-        """Put these records into a batch of their own. The open batch is closed before, so that its records are sent first, and
-        the new one after, so that later records are in another batch."""
+        """Put these records into a batch of their own. The queue's open batch is closed first, so that its records are sent
+        before these. The new batch is closed, too, so that later records are in another batch."""
         if partition is None:
             partition = self.partition_of(topic, key)
         queue = self.queue(topic, self._choose(topic, partition, key))
@@ -222,15 +224,15 @@ class Accumulator:
         return Receipt(batch, index)
 
     def _after_append(self, topic: TopicQueues, batch: Batch) -> None:
-        """A batch that is no longer bare leaves `bare_open`."""
+        """Remove a batch that is no longer bare from `bare_open`."""
         if self.bare_open.get(topic.name) is batch and not batch.is_bare:
             del self.bare_open[topic.name]
 
     def _batch_for(
         self, topic: TopicQueues, partition: int | None, key: bytes | None, size: int, *, force: bool = False
     ) -> Batch:
-        """An open batch with room, which is opened if there is none; a full one is closed. `force`: do not check `buffer_memory`,
-        because the record's bytes were counted already."""
+        """An open batch with room. A full one is closed, and a new one is opened if there is none. `force`: do not check
+        `buffer_memory`, because the record's bytes were counted already."""
         chosen = self._choose(topic, partition, key)
         queue = self.queue(topic, chosen)
         if queue.open is not None and queue.open.room >= size:
@@ -239,7 +241,7 @@ class Accumulator:
             self._check_room(max(self._options.batch_size, HEADER_SIZE + size))
         if queue.open is not None:
             self.close(queue)
-            queue = self.queue(topic, self._choose(topic, partition, key))  # Another sticky partition, perhaps.
+            queue = self.queue(topic, self._choose(topic, partition, key))  # The sticky partition may have changed.
             if queue.open is not None and queue.open.room >= size:
                 return queue.open
             self.close(queue)
@@ -253,8 +255,8 @@ class Accumulator:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
     ) -> Receipts:
-        """Append many records at once. If it raises BufferFull, RecordTooLarge or UnknownTopic, none was appended. `partition`
-        None: append to the sticky partition; the records must have no keys then."""
+        """Append many records at once. If it raises BufferFull, RecordTooLarge or UnknownTopic, none was appended. If `partition`
+        is None, the records are appended to the sticky partition, and must have no keys."""
         receipts = Receipts()
         if not values:
             return receipts
@@ -293,8 +295,8 @@ class Accumulator:
             self.close(queue)
 
     def partition_of(self, topic: TopicQueues, key: bytes | None) -> int | None:
-        """The partition of a record that names none; None: the sticky one. UsageError if the program's own partitioner fails, or
-        returns no partition of the topic."""
+        """The partition of a record for which the program has named none; None: the sticky one. UsageError if the program's
+        partitioner fails, or returns no partition of the topic."""
         count = topic.partition_count
         if self._partitioner is None:
             return None if key is None else partition_for_key(key, count)
@@ -367,12 +369,12 @@ class Accumulator:
             self._on_ready(queue)
 
     def close_batch_of(self, target: Resolvable) -> None:
-        """Close the batch that a receipt points at, if it is open."""
+        """Close the batch at which a receipt points, if it is open."""
         if isinstance(target, Batch) and target.state is BatchState.OPEN:
             self.close(self.incomplete[target])
 
     def take(self, queue: PartitionQueue, now: float, partial: bool, broker_id: int | None = None) -> Batch | None:
-        """`PartitionQueue.take`; a batch that was still open is closed by it."""
+        """Call `PartitionQueue.take`. If it returns the open batch, the batch is closed."""
         was_open = queue.open
         batch = queue.take(now, partial, broker_id)
         if batch is not None and batch is was_open:
@@ -380,7 +382,8 @@ class Accumulator:
         return batch
 
     def _on_closed(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Give back the bytes that the batch does not use. If it was the sticky partition's, the next one becomes sticky."""
+        """Give back the bytes that the batch does not use. If it was a batch of the sticky partition, the next partition becomes
+        sticky."""
         self.batches_closed += 1
         self.buffered_bytes -= batch.close()
         topic = self.topics[queue.topic]
@@ -392,7 +395,7 @@ class Accumulator:
                 self.bare_open[topic.name] = following
 
     def split(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Send the halves of a batch that is too large for its topic instead of it."""
+        """Replace a batch that is too large for its topic by its halves."""
         halves = queue.split(batch)
         self.buffered_bytes += sum(half.reserved for half in halves) - batch.reserved
         del self.incomplete[batch]
@@ -417,7 +420,7 @@ class Accumulator:
             self._on_closed(queue, batch)
 
     def forget_open_batches(self) -> None:
-        """Empty `bare_open`, so that no call appends a record without a check any more."""
+        """Empty `bare_open`, so that no call can append a record without a check."""
         self.bare_open.clear()
 
     # -- parked records -----------------------------------------------------------------------------------------------
@@ -459,7 +462,7 @@ class Accumulator:
         lot.wake()
 
     def _put_parked(self, topic: TopicQueues, records: list[ParkedRecord]) -> tuple[Batch, int]:
-        """Append a parked record, or those that are a batch of their own. Returns their batch and the index of the first."""
+        """Append a parked record, or several that get a batch of their own. Returns their batch, and the index of the first."""
         _, partition, key, value, headers, timestamp_ms, size, _, _, conditions = records[0]
         if conditions is not None:
             values, sizes = [record.value for record in records], [record.size for record in records]
@@ -470,7 +473,8 @@ class Accumulator:
         return batch, self._put(topic, batch, key, value, headers, timestamp_ms, size).index
 
     def fail_parked(self, name: str, error: BaseException, parked_before: float | None = None) -> int:
-        """Fail the parked records of a topic: all of them, or those that were parked until `parked_before`. Returns how many."""
+        """Fail the parked records of a topic: all of them, or those that were parked until `parked_before`. Returns their
+        number."""
         lot = self.parked.get(name)
         if lot is None:
             return 0

@@ -38,7 +38,7 @@ class Conditions(NamedTuple):
 UNCONDITIONAL = Conditions()
 
 _new = tuple.__new__
-"""Makes a NamedTuple without its Python constructor, in a third of the time."""
+"""Creates a NamedTuple without its Python constructor, in a third of the time."""
 
 BARE_OVERHEAD = 12
 """The most bytes that a bare record needs beside its value (exact below 8 KiB; a byte more for larger ones)."""
@@ -48,15 +48,15 @@ class BatchState(Enum):
     """OPEN -> CLOSED -> IN_FLIGHT -> DONE, and IN_FLIGHT <-> WAITING_FOR_RETRY; an open batch may be sent at once."""
 
     OPEN = "open"
-    """It takes records."""
+    """The batch accepts records."""
     CLOSED = "closed"
-    """It takes no more records, and was not sent yet."""
+    """The batch accepts no more records, and was not sent yet."""
     IN_FLIGHT = "in flight"
-    """It was sent, and its response is still expected."""
+    """The batch was sent, and the response is still expected."""
     WAITING_FOR_RETRY = "waiting for retry"
     """The last attempt failed or was abandoned."""
     SPLIT = "split"
-    """It was too large for its topic. Its halves are sent instead, and it is done when both are."""
+    """The batch was too large for its topic. Its halves are sent instead, and it is done when both are."""
     DONE = "done"
     """Acknowledged (`base_offset`) or failed (`error`)."""
 
@@ -65,7 +65,7 @@ _OPEN, _IN_FLIGHT, _DONE = BatchState.OPEN, BatchState.IN_FLIGHT, BatchState.DON
 
 
 class Batch:
-    """The records of one batch, their encoded form once it is sent, and what is known of its attempts."""
+    """The records of one batch, their encoded form once it is sent, and the results of its attempts."""
 
     __slots__ = (
         "_halves",
@@ -108,48 +108,50 @@ class Batch:
         self.records: list[RecordTuple] | None = None
         """The records of a batch that is not bare; None if it is bare, and once it is encoded."""
         self.room = room
-        """Bytes that still fit, by an upper bound of each record's size. A producer's fast path subtracts from it itself."""
+        """Bytes that still fit, computed from an upper bound of each record's size. The producer's fast path subtracts from it
+        directly."""
         self.reserved = reserved
         """Bytes counted against `buffer_memory` until the batch is done."""
         self.created_at = created_at
         self.deadline = deadline
-        """When its records must be acknowledged or failed, on the loop's clock."""
+        """When the records must be acknowledged or failed, on the loop's clock."""
         self.timestamp_ms = timestamp_ms
         self.conditions = UNCONDITIONAL
         self.topic_id = b""
-        """Id of the topic whose log the expected offset is about: the batch must not be appended to a topic that was recreated
-        under the name. Empty without an expected offset: any topic."""
+        """Id of the topic in whose log the expected offset is: the batch must not be appended to a topic that was recreated under
+        the name. Empty if the batch expects no offset: any topic."""
         self.is_end_doubted = False
-        """A leader has rejected it because the log ends *before* the expected offset. The batch is sent once more, because that
-        leader may have been deposed."""
+        """A leader has rejected the batch because the log ends *before* the expected offset. The batch is sent once more, because
+        that leader may have been deposed."""
         self.count = -1
-        """Number of records, known once it is encoded."""
+        """Number of records, known once the batch is encoded."""
         self.data: bytearray | bytes | None = None
         """The encoded batch; None before the first attempt and when it is done."""
         self.sequence = -1
-        """The sequence number of its first record; -1 before the first attempt, and without idempotence."""
+        """The sequence number of the first record; -1 before the first attempt, and without idempotence."""
         self.index_in_epoch = -1
-        """How many batches of its partition and producer epoch were numbered before it."""
+        """The number of batches of its partition and producer epoch that were numbered before it."""
         self.attempts = 0
-        """How often it was sent. The number also identifies an attempt: the response to an abandoned one is ignored."""
+        """The number of attempts to send the batch. It also identifies an attempt: the response to an abandoned one is
+        ignored."""
         self.in_doubt = False
-        """Some attempt may have been appended although it was not acknowledged."""
+        """An attempt may have been appended although it was not acknowledged."""
         self.last_code: ErrorCode | None = None
         """The error of the last attempt that failed."""
         self.last_broker_id: int | None = None
         """The broker that the last attempt was sent to."""
         self.done = False
-        """The state is DONE. A flag of its own, because receipts read it for each record."""
+        """Whether the state is DONE: an attribute of its own, because receipts read it for each record."""
         self.error: BaseException | None = None
-        """Why it failed; None if it was acknowledged or is not done."""
+        """Why the batch failed; None if it was acknowledged or is not done."""
         self.error_of: ErrorOf | None = None
-        """The error of each record, if they fail with different ones; None if all fail with `error`."""
+        """Returns the error of each record, if the records fail with different errors; None if all fail with `error`."""
         self.base_offset = -1
-        """The offset of its first record, once it is acknowledged; -1 if the broker does not know it."""
+        """The offset of the first record, once the batch is acknowledged; -1 if the broker does not know it."""
         self.waiters: list[Callable[[], None]] = []
         """Called once, when the batch is done."""
         self._halves: tuple[Batch, Batch] | None = None
-        """The batches that are sent instead of it, if it was split. They have its records."""
+        """The two batches that are sent instead, with the same records, if this batch was split."""
 
     def __len__(self) -> int:
         if self.count >= 0:
@@ -200,11 +202,11 @@ class Batch:
         self.values = []
 
     def expire_by(self, deadline: float) -> None:
-        """Bring the deadline forward, if this one is earlier."""
+        """Bring the deadline forward to `deadline`, if that is earlier."""
         self.deadline = min(self.deadline, deadline)
 
     def close(self) -> int:
-        """Accept no more records. Returns the number of reserved bytes that it does not use."""
+        """Accept no more records. Returns the number of reserved bytes that the batch does not use."""
         if self.state is _OPEN:
             self.state = BatchState.CLOSED
         unused, self.room = self.room, 0
@@ -241,7 +243,7 @@ class Batch:
         self.sequence, self.index_in_epoch = sequence, index_in_epoch
 
     def move_back(self) -> None:
-        """A batch before this one was split, so one more batch is numbered before it."""
+        """A batch before this one was split, so one more batch is numbered before this one."""
         self.index_in_epoch += 1
 
     def on_sent(self, broker_id: int | None) -> None:
@@ -257,7 +259,7 @@ class Batch:
         self.in_doubt = self.in_doubt or in_doubt
 
     def abandon_attempt(self) -> None:
-        """Expect no response any more; the batch may have been appended."""
+        """Stop expecting a response; the batch may have been appended."""
         self.state = BatchState.WAITING_FOR_RETRY
         self.in_doubt = True
 
@@ -295,14 +297,15 @@ class Batch:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def complete(self, base_offset: int, log_append_time_ms: int = -1) -> None:
-        """The batch is acknowledged. `base_offset` -1: not known. `log_append_time_ms` -1: the records keep their own times."""
+        """The batch is acknowledged. `base_offset` is -1 if it is not known; `log_append_time_ms` is -1 if the records keep their
+        own times."""
         self.base_offset = base_offset
         if log_append_time_ms >= 0:
             self.timestamp_ms = log_append_time_ms
         self._finish()
 
     def fail(self, error: BaseException, error_of: ErrorOf | None = None) -> None:
-        """The batch will not be sent again: `error` is raised for each of its records, or what `error_of` returns for it."""
+        """The batch has failed for good: its receipts raise `error`, or the error that `error_of` returns for their record."""
         self.error, self.error_of = error, error_of
         self._finish()
 
@@ -319,7 +322,7 @@ class Batch:
             wake()
 
     def metadata(self, index: int) -> RecordMetadata:
-        """Where the record is, once the batch is done; raises the error if it failed."""
+        """The record's partition, offset and timestamp, once the batch is done; raises the error if it failed."""
         if self._halves is not None:
             first, second = self._halves
             return first.metadata(index) if index < first.count else second.metadata(index - first.count)

@@ -1,4 +1,4 @@
-"""A producer's requests to one broker: those in flight, and the partitions that wait to be part of the next one."""
+"""A producer's requests to one broker: the requests in flight, and the partitions that wait to be part of the next one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class BrokerQueue:
         self.throttle_timer: asyncio.TimerHandle | None = None
         """Set during a throttle time of the broker."""
         self.requests: dict[int, float] = {}
-        """Requests in flight, oldest first: number -> when it was sent, on the loop's clock."""
+        """Requests in flight, oldest first: number -> time of sending, on the loop's clock."""
         self.waiting: dict[PartitionQueue, None] = {}
-        """Queues that may have a batch for this broker, in the order in which they came."""
+        """Queues that may have a batch for this broker, in the order in which they were added."""
         self.gather_timer: asyncio.TimerHandle | None = None
 
     def waits_since(self) -> float | None:

@@ -1,7 +1,7 @@
-"""A line for the calls of a producer that wait for room, so that the order of calls is the order in the log.
+"""A queue of a producer's calls that wait for room, so that the records are in the log in the order of the calls.
 
 While a call for a topic waits (for room in the buffer, or between two pieces of many records), a later call for the same topic
-must not append its records first. So the calls of a topic form a line. The first one appends. When it ends, by success, error or
+must not append its records first. So the calls of a topic form a line: the first one appends. When it ends, by success, error or
 cancellation, the next one is first. Topics do not wait for each other.
 """
 
@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 
 
 class CallOrder:
-    """The lines of calls, by topic. It is false while no call waits."""
+    """The lines of calls, by topic. It is false while no call is in a line."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._lines: dict[str, deque[asyncio.Future[bool]]] = {}
-        """By topic, its calls in the order in which they were made. The first one's future is done. No line is empty."""
+        """The calls of each topic, in the order in which they began. The future of the first one is done. No line is empty."""
         self._on_change = on_change
         """Called when the first line forms and when the last one ends."""
 
@@ -72,7 +72,7 @@ class CallOrder:
 
 
 def _settle(entry: asyncio.Future[bool], is_first: bool) -> None:
-    """Wake a call: it is first (True), or its time is up (False). A call that was cancelled or timed out before leaves the line
-    itself, and then the next one is woken."""
+    """Wake a call: it is first (True), or its time is up (False). A call that was cancelled or has timed out earlier leaves the
+    line itself, and the next one is woken then."""
     if not entry.done():
         entry.set_result(is_first)

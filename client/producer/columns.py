@@ -1,4 +1,4 @@
-"""Records by column, as `Producer.send_columns` takes them: many at once, without an object per record. Pure."""
+"""Records by column, for `Producer.send_columns`: many records at once, without an object per record. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.protocol.errors import UsageError
 
 
 class Columns(NamedTuple):
-    """Values, and as many keys and headers, or None."""
+    """The columns of some records: values, and as many keys and headers, or None for a column that is missing."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -49,7 +49,7 @@ class Columns(NamedTuple):
             yield from self.run(start, start + step).pieces(bytes_max)
 
     def by_choice(self, choose: Callable[[bytes | None], int | None]) -> Iterator[tuple[int | None, Columns]]:
-        """The rows of each partition that `choose` returns for a key, or for None, in order."""
+        """The rows, grouped by the partition that `choose` returns for their key (None without a key), in order."""
         rows: dict[int | None, list[int]] = {}
         for index, key in enumerate(repeat(None, len(self.values)) if self.keys is None else self.keys):
             rows.setdefault(choose(key), []).append(index)

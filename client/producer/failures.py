@@ -40,11 +40,11 @@ _ROWS_ELSEWHERE = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "rows before these are not in the log; call written() to learn where to continue",
     ErrorCode.UNKNOWN_PRODUCER_ID: "the log holds no row of this work epoch; call written() to learn where to continue",
 }
-"""What these errors mean for the rows of a named producer."""
+"""The meaning of these errors for the rows of a named producer."""
 
 
 class DeliveryFailures:
-    """Fails batches and parked records, gives back their memory, and counts and logs what was lost."""
+    """Fails batches and parked records, gives back their memory, and counts and logs the lost records."""
 
     def __init__(self, options: ProducerOptions, accumulator: Accumulator, cluster: Cluster, room: RoomWaiters) -> None:
         self._options = options
@@ -52,12 +52,13 @@ class DeliveryFailures:
         self._cluster = cluster
         self._room = room
         self.records = 0
-        """How many records have failed while they were in a batch or parked."""
+        """The number of records that failed while they were in a batch or parked."""
         self.last_error: str | None = None
         self.fatal: ClientError | None = None
-        """Why nothing is sent any more: a bug of the producer, or the cluster rejects this named or transactional producer."""
+        """The error because of which nothing more is sent: a bug of the producer, or the cluster rejects this named or
+        transactional producer."""
         self.on_failed: Callable[[Exception], None] = lambda error: None
-        """Called with the error when records fail that may belong to a transaction."""
+        """Called with the error when records fail, which may belong to a transaction."""
         self._is_broken = False
         """A bug of the producer has stopped the sender, and the queues are in an unknown state."""
 
@@ -99,7 +100,7 @@ class DeliveryFailures:
 
     def fail_conflict(self, batch: Batch, log_end_offset: int, now: float) -> None:
         """The leader rejected a conditional append, and the batch is no longer in its queue. The program has asked for this
-        answer, so it is not logged, and its records do not count as failed."""
+        answer, so it is not logged, and the records do not count as failed."""
         facts = self._facts(batch, now)
         expected_offset = batch.conditions.expected_offset
         batch.fail(OffsetConflict(expected_offset=expected_offset, log_end_offset=log_end_offset, **facts))
@@ -116,7 +117,7 @@ class DeliveryFailures:
         self._fail(batch, DeliveryTimeout(text, **self._facts(batch, now), code=batch.last_code))
 
     def fail_topic(self, topic: str, error_of: Callable[[dict[str, Any]], ClientError], now: float) -> None:
-        """Fail all batches of a topic. `error_of` makes the error from the facts about a batch."""
+        """Fail all batches of a topic. `error_of` creates the error from the facts about a batch."""
         for batch, queue in [(batch, queue) for batch, queue in self._accumulator.incomplete.items() if queue.topic == topic]:
             self._accumulator.give_up(queue, batch)
             self._fail(batch, error_of(self._facts(batch, now)))
@@ -153,7 +154,7 @@ class DeliveryFailures:
         self.fail_queue(queue, DeliveryFailed(text, topic=queue.topic, partition=queue.partition))
 
     def fail_queue(self, queue: PartitionQueue, error: DeliveryFailed) -> None:
-        """Fail all batches of the queue, and those that it gets until it resumes."""
+        """Fail all batches of the queue. New ones fail, too, until the queue is resumed."""
         queue.fail_until_resumed(error)
         failed = [batch for batch, its_queue in self._accumulator.incomplete.items() if its_queue is queue]
         for batch in failed:
@@ -164,7 +165,7 @@ class DeliveryFailures:
             self._log(queue.topic, queue.partition, sum(batch.count for batch in failed), error)
 
     def fail_parked(self, topic: str, error: Exception, parked_before: float) -> None:
-        """Fail the records of an unknown topic that were parked until then."""
+        """Fail the records of an unknown topic that were parked until `parked_before` (on the loop's clock)."""
         self.records += self._accumulator.fail_parked(topic, error, parked_before)
         logger.warning("producer.delivery_failed", topic=topic, reason=str(error))
         self._room.wake_next()
@@ -181,7 +182,7 @@ class DeliveryFailures:
 
     def fail_denied(self, error: ClientError) -> None:
         """The cluster rejected the client's authentication, or the request for a producer id: fail all waiting records with this
-        error. Records that are handed over later cause another attempt."""
+        error. Records that are handed over later cause a new attempt."""
         failed = self._fail_all(lambda batch: error, lambda topic: error)
         if failed:
             self.records += failed
@@ -214,7 +215,7 @@ class DeliveryFailures:
 
     @property
     def failed_records(self) -> int:
-        """How many records have failed, parked ones without a partition included."""
+        """The number of records that failed, including parked ones that could not be appended."""
         return self.records + self._accumulator.refused_records
 
     def stop(self, reason_of: Callable[[Batch], str]) -> Undelivered:
@@ -240,7 +241,7 @@ class DeliveryFailures:
         error_of: Callable[[Batch], ClientError | ClientClosed],
         error_of_parked: Callable[[str], ClientError | ClientClosed],
     ) -> int:
-        """Fail all waiting records. Returns how many."""
+        """Fail all waiting records. Returns their number."""
         failed = self._accumulator.waiting_records
         for name in list(self._accumulator.parked):
             self._accumulator.fail_parked(name, error_of_parked(name))

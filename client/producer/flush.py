@@ -1,4 +1,4 @@
-"""Waiting until every record that was handed over is acknowledged or has failed."""
+"""Waits until every record that was handed over is acknowledged or has failed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The producer id (InitProducerId, KIP-98): requested from any broker, in the background, until there is one.
 
-All partitions of a producer begin with the same id and epoch. A partition bumps its own epoch when it must (partition_queue.py),
-and one whose epochs are used up gets a new id.
+All partitions of a producer begin with the same id and epoch. A partition bumps its own epoch when it must (partition_queue.py).
+A partition whose epochs are used up gets a new id.
 
 A named producer requests its id once: id and epoch identify the attempt, and another request would be another attempt. If the
 controllers reject it, the producer can send nothing.
@@ -79,7 +79,7 @@ class ProducerIdentity:
         self._closed = False
 
     def request(self) -> None:
-        """Request an id, unless a request is under way."""
+        """Request an id, unless a request is in progress."""
         if self.refused is None and (self._task is None or self._task.done()):
             self.known = False
             self._task = asyncio.get_running_loop().create_task(self._ask())
@@ -106,8 +106,8 @@ class ProducerIdentity:
             self.request()
 
     async def fence_older_epochs(self, timeout_ms: float) -> None:
-        """Have the controllers fence older epochs of the name. A leader rejects their batches once its metadata has that; see
-        `ProducerQuestions`. Raises the rejection, or RequestTimeout after `timeout_ms`."""
+        """Ask the controllers to fence older epochs of the name. A leader rejects the batches of these epochs once its metadata
+        contains that (see `ProducerQuestions`). Raises the rejection, or RequestTimeout after `timeout_ms`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._decide(self._request(self.producer_epoch))
@@ -173,7 +173,8 @@ class ProducerIdentity:
         return self._on_known()
 
     def _on_error(self, code: ErrorCode, message: str | None) -> bool:
-        """Whether the error is final: the cluster rejects this named or transactional producer."""
+        """Apply an error. Returns whether to stop sending the request: the producer is rejected, or its principal lacks a
+        right."""
         make = ProducerFenced if code == ErrorCode.PRODUCER_FENCED else request_failed
         self.last_error = error = make(describe(code, message), api="InitProducerId", code=code)
         is_final = not ERRORS[code].retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR

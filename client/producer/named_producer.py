@@ -1,4 +1,4 @@
-"""The part of a producer that only a named one has: it reads from the log how many rows earlier attempts have written."""
+"""The part of a producer that only named producers use: reads from the log how many rows earlier attempts have written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Parked records: they were sent before their topic's metadata was known, and are kept in order until it arrives.
 
-The receipt of a parked record points at the topic's parking lot. When the topic is known, the record is appended to a batch and
-its receipt points at that. If the topic does not become known in time, the receipt points at a `Failure`.
+The receipt of a parked record points at the topic's parking lot. When the topic is known, the record is appended to a batch, and
+its receipt points at the batch. If the topic does not become known in time, the receipt points at a `Failure`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class ParkedRecord(NamedTuple):
     timestamp_ms: int | None
     size: int
     since: float
-    """When it was parked, on the loop's clock."""
+    """When the record was parked, on the loop's clock."""
     deadline: float
     """When the record must be acknowledged or failed, on the loop's clock."""
     conditions: Conditions | None = None
-    """If set, the records of one call, which have the same object here, are a batch of their own with these conditions."""
+    """If set: all records of one call have the same object here, and get a batch of their own with these conditions."""
 
     def point_at(self, target: Resolvable, index: int = 0) -> None:
         """Give the receipt another target, because the record has left the parking lot."""
@@ -67,7 +67,8 @@ class ParkingLot:
         return receipt
 
     def pieces(self) -> list[list[ParkedRecord]]:
-        """The records in order: single ones, and those of one call that are a batch of their own."""
+        """The records in order, grouped as they are appended: single records, and all records of a call that get a batch of their
+        own."""
         pieces: list[list[ParkedRecord]] = []
         for record in self.records:
             if record.conditions is not None and pieces and record.conditions is pieces[-1][0].conditions:

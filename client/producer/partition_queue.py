@@ -1,4 +1,4 @@
-"""The batches of one partition, in order: which may be sent now, and what a response means for them. Pure.
+"""The batches of one partition, in order: decides which may be sent now, and applies the responses. Pure.
 
     open  ->  ready  ->  in flight (sent at least once, and not settled)  ->  done
 
@@ -13,10 +13,10 @@ Order and exactly-once rest on seven rules:
    log holds neither it nor anything after it, because the producer gave up a batch before it or the broker lost its state.
    Then the producer epoch of *this partition* is bumped, and the batches in flight are numbered from 0 again. A delayed copy of
    a batch that was given up is rejected for its old epoch.
-4. A batch gets a new number only after rule 3 has shown that it is not in the log.
-5. A broker that knows nothing of a producer accepts its first batch with any sequence number. So until the first batch of this
-   producer id is acknowledged in this topic (a name may come back with a new topic id), only one batch is in flight. A second
-   one cannot be appended before a first one that failed.
+4. A batch gets a new number only after rule 3 has shown that it is not in the log. 5. A broker without state of a producer
+accepts the producer's first batch with any sequence number. So until the first batch of this
+   producer id is acknowledged in this topic (a topic's name may come back with a new topic id), only one batch is in flight.
+   Otherwise a second batch could be appended before the first one, if that failed.
 6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker remembers each batch that may be sent again; if it does
    not, it has appended a later batch before this one. The batch fails, and it is not known whether it was written.
 7. A batch that is rejected because one of its conditions does not hold (`on_condition_failed`) was not appended. If it was the
@@ -29,8 +29,8 @@ has read from the log how many rows there are (`resume`). Rule 5 does not apply 
 number.
 
 The queue of a *transactional* producer gets an epoch for each transaction (TV2 of KIP-890), and begins at sequence 0 with it
-(`end_transaction`). Rules 3 and 4 do not apply: a batch that is not in the log fails, and with it the transaction, whose abort
-makes everything that is left of it harmless.
+(`end_transaction`). Rules 3 and 4 do not apply: a batch that is not in the log fails, and the transaction fails with it. Its
+abort makes all remaining batches harmless.
 
 After a batch was given up, copies of *later* batches that a broken connection still holds could arrive between the rejection of
 rule 3 and the renumbered retry. A broker that has a newer connection from this producer rejects them
@@ -55,7 +55,7 @@ PRODUCER_EPOCH_MAX = 0x7FFF
 _NOT_IN_THE_LOG = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
-"""For the first batch in flight: neither it nor a later one is in the log (rule 3)."""
+"""Errors that mean, for the first batch in flight, that neither it nor a later batch is in the log (rule 3)."""
 
 _IN_DOUBT = frozenset(
     {
@@ -65,7 +65,7 @@ _IN_DOUBT = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""After these errors, the batch may be in the log."""
+"""Errors after which the batch may be in the log."""
 
 _IN_FLIGHT = BatchState.IN_FLIGHT
 
@@ -129,7 +129,7 @@ class PartitionQueue:
         """Why a named producer cannot write a row to this partition until `resume`."""
         self._compression = compression
         self.open: Batch | None = None
-        """The batch that takes records: the last in order, never sent before."""
+        """The batch that accepts records: the last in order, which was never sent."""
         self.ready: deque[Batch] = deque()
         """Closed batches that were never sent."""
         self.in_flight: list[Batch] = []
@@ -142,7 +142,7 @@ class PartitionQueue:
         self.producer_id = -1
         self.producer_epoch = -1
         self.known_producer_id = -1
-        """The producer id of earlier transactions, if the broker knows it (rule 5); -1: there is none."""
+        """The producer id of earlier transactions, if the broker knows it (rule 5); -1 otherwise."""
         self.next_sequence = 0
         self.next_index = 0
         """Number of batches that were numbered under this producer epoch."""
@@ -154,9 +154,9 @@ class PartitionQueue:
 
     @property
     def needs_producer_id(self) -> bool:
-        """Whether the queue has no producer id, or has used up the epochs of its id. Not while a response is expected: that batch
-        may be appended under the old id. Not while it is idle: the next batch may belong to another transaction than the id of
-        now."""
+        """Whether the queue has no producer id, or has used up the epochs of its id. False while a response is expected, because
+        that batch may be appended under the old id. False while the queue is idle, because the next batch may belong to another
+        transaction than the present id."""
         is_used_up = self.state is QueueState.RENUMBERING and self.producer_epoch >= PRODUCER_EPOCH_MAX
         if not self.idempotent or (self.producer_id >= 0 and not is_used_up) or self.idle:
             return False
@@ -166,7 +166,7 @@ class PartitionQueue:
         return any(batch.state is _IN_FLIGHT for batch in self.in_flight)
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Write under another producer id. The batches in flight under the old id are known not to be in the log."""
+        """Use another producer id. The batches in flight under the old id are known not to be in the log."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.first_batch_acknowledged = self.named or producer_id == self.known_producer_id
         self._number_again()
@@ -183,7 +183,7 @@ class PartitionQueue:
         self.state, self.retry_at = _SENDING, 0.0
 
     def resume(self, producer_id: int, producer_epoch: int, next_sequence: int) -> None:
-        """The log holds `next_sequence` rows of this named producer's work epoch: number the next record with that.
+        """The log holds `next_sequence` rows of this named producer's work epoch, so that is the number of the next record.
 
         Only while the queue is idle."""
         assert self.named, "only a named producer's sequences are row numbers"
@@ -204,7 +204,7 @@ class PartitionQueue:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def begin(self, batch: Batch) -> None:
-        """Let this new batch take records. Only while no batch does."""
+        """Make this new batch the open one. Only while there is no open batch."""
         self.open = batch
 
     def close_open(self) -> Batch | None:
@@ -237,7 +237,7 @@ class PartitionQueue:
         return following
 
     def _take_new(self, partial: bool) -> Batch | None:
-        """The next batch that was never sent. None also if it needs more row numbers than there are."""
+        """The next batch that was never sent. None if there is none, or if it needs more row numbers than there are."""
         if self.ready:
             batch = self.ready.popleft()
         elif partial and self.open is not None:
@@ -250,7 +250,7 @@ class PartitionQueue:
         return batch
 
     def _exceeds_row_numbers(self, batch: Batch) -> bool:
-        """Row numbers do not begin again after the last one: the rest of the queue fails."""
+        """Whether the batch needs more row numbers than there are, because they do not wrap around. Then `failed` is set."""
         if self.next_sequence + len(batch) <= SEQUENCE_MASK + 1:
             return False
         text = f"a work epoch has at most {SEQUENCE_MASK + 1} rows in a partition; begin a higher one"
@@ -276,7 +276,7 @@ class PartitionQueue:
         return 0 if following is None else following.reserved - following.room
 
     def has_unsent(self) -> bool:
-        """Whether a batch waits to be sent (again), whether or not it may be sent now."""
+        """Whether a batch waits to be sent or sent again, even if it may not be sent now."""
         return self.open is not None or bool(self.ready) or any(batch.state is not _IN_FLIGHT for batch in self.in_flight)
 
     def may_have_more(self) -> bool:
@@ -284,7 +284,7 @@ class PartitionQueue:
         return bool(self.ready) or self.open is not None or len(self.in_flight) > 1
 
     def maybe_recover(self) -> bool:
-        """Send again after a failure, as soon as no batch in flight expects a response. False if one still does."""
+        """After a failure, go back to SENDING if no batch in flight expects a response. Returns False if one still does."""
         if self._expects_responses():
             return False
         if self.state is QueueState.RENUMBERING:
@@ -333,7 +333,8 @@ class PartitionQueue:
         return True
 
     def on_condition_failed(self, batch: Batch) -> None:
-        """The leader rejected the batch, because the log end is not at its offset, or its fencing token is too low (rule 7)."""
+        """The leader rejected the batch, because the log does not end at the expected offset, or the fencing token is too low
+        (rule 7)."""
         is_number_free = self.in_flight[-1] is batch and not batch.in_doubt
         self.remove(batch)
         if is_number_free:
@@ -344,9 +345,9 @@ class PartitionQueue:
             self.state = QueueState.RECOVERING
 
     def may_split(self, batch: Batch) -> bool:
-        """Whether halves of the batch may be sent instead of it. Not if it is in doubt: a broker recognises a duplicate by its
-        first and last sequence number, so it would append the halves once more. Not if it expects an offset, because all its
-        records are written or none."""
+        """Whether the halves of the batch may be sent instead of it. False if the batch is in doubt: a broker recognises a
+        duplicate by its first and last sequence number, so it would append the halves once more. False if it expects an offset,
+        because all its records must be written or none."""
         return batch.count > 1 and not batch.in_doubt and batch.conditions.expected_offset < 0
 
     def split(self, batch: Batch) -> tuple[Batch, Batch]:
@@ -361,7 +362,8 @@ class PartitionQueue:
         return halves
 
     def abandon_attempts(self) -> None:
-        """The leader moved: ignore the responses of the old one. Only with idempotence, which makes a retry harmless."""
+        """The partition has a new leader: ignore the responses of the old one. Only with idempotence, which makes a retry
+        harmless."""
         for batch in self.in_flight:
             if batch.state is _IN_FLIGHT:
                 batch.abandon_attempt()

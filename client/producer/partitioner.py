@@ -3,8 +3,8 @@
 The hash is murmur2 in the 32-bit form of Kafka's `Utils.murmur2` (seed 0x9747b28c). Pure Python needs about 1.5 us for a short
 key, so the result is cached by key. An empty key is a key; only None is no key.
 
-Sticky: all records without a key go to one partition until its batch is closed, then to the next one. That makes few full batches
-instead of many small ones.
+Sticky: all records without a key go to one partition until its batch is closed, then to the next one. The result is a few full
+batches instead of many small ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 def next_sticky(current: int, available: Sequence[int]) -> int:
-    """The partition after `current` in the ring of those that have a leader."""
+    """The partition after `current` in `available`, which is treated as a ring."""
     for partition in available:
         if partition > current:
             return partition

@@ -84,13 +84,13 @@ from strandline.protocol.security.client_security import NO_SECURITY
 logger = get_logger(__name__)
 
 BATCHES_PER_TURN, BYTES_PER_TURN = 4, 262_144
-"""How many batches, or bytes, `await send` fills before it lets the event loop send them: enough for several partitions in one
-request."""
+"""`await send` fills at most this many batches, or bytes, before it lets the event loop send them: enough for several partitions
+in one request."""
 BYTES_PER_PIECE = 1_048_576
 """`send_columns` hands over its records in pieces of at most this size, each of which waits for room."""
 
 STOP_AFTER_ERROR_MS = 1_000
-"""How long `stop` waits for acknowledgements after an exception or a cancellation."""
+"""Milliseconds that `stop` waits for acknowledgements after an exception or a cancellation."""
 NOT_TRANSACTIONAL = "the producer has no transactional_id: give it one, and it can begin transactions"
 
 
@@ -173,7 +173,7 @@ class Producer(Generic[K, V]):
         self._accumulator: Accumulator
         self._home: Home | None = None
         self._checked_thread = 0
-        """The thread of the event loop, after a call in this iteration of the loop was checked; 0 before that."""
+        """The id of the event loop's thread, once a call in this iteration of the loop was checked; 0 before that."""
         is_plain = self._value_serializer is None and self.options.partitioner is None
         self._takes_bare = is_plain and self.options.producer_name is None
         self._call_order = CallOrder(self._choose_path)
@@ -184,13 +184,13 @@ class Producer(Generic[K, V]):
         self._give_way_at = self._batches_per_turn
         self._stopped = False
         self._started_in_handler = False
-        """An exception was being handled when `start` was called. So one that is being handled in `stop` need not be the reason
-        for the stop."""
+        """An exception was already being handled when `start` was called. So an exception that is being handled during `stop`
+        need not be the reason for the stop."""
         self._is_named = self.options.producer_name is not None
         self._transactions: Transactions | None = None
         """None without a `transactional_id`, and before `start`."""
         self.expected_topic_id: Callable[[str, int], bytes] = self._known_topic_id
-        """Topic name and partition -> the id of the topic whose log the program's expected offsets are about. A topic that is
+        """Topic name and partition -> the id of the topic in whose log the program's expected offsets are. A topic that is
         recreated under the name has another id. By default, the id in the metadata."""
 
     def _check_identity(self) -> None:
@@ -250,7 +250,7 @@ class Producer(Generic[K, V]):
 
     async def stop(self, timeout_ms: float | None = None) -> Undelivered:
         """Deliver the waiting records, then close. Returns the records that were not acknowledged, by partition, and is false if
-        there are none. The receipts of those that still waited raise ClientClosed, which says whether the record may be in the
+        there are none. The receipts of records that still waited raise ClientClosed, which says whether the record may be in the
         log.
 
         Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if the task is being cancelled, or if
@@ -262,7 +262,7 @@ class Producer(Generic[K, V]):
         return await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
 
     async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> Undelivered:
-        """`error`: the exception because of which the producer is stopped."""
+        """Do what `stop` promises. `error`: the exception because of which the producer is stopped."""
         if self._stopped or self._sender is None or self._cluster is None:
             self._stopped = True
             return Undelivered()
@@ -294,7 +294,7 @@ class Producer(Generic[K, V]):
         return undelivered
 
     def _flush_timeout_ms(self, error: BaseException | None) -> float:
-        """How long `stop` waits for acknowledgements."""
+        """Milliseconds that `stop` waits for acknowledgements, if the caller sets no limit."""
         task = asyncio.current_task()
         is_cancelled = task is not None and task.cancelling() > 0
         timeout_ms = self.options.delivery_timeout_ms
@@ -434,9 +434,9 @@ class Producer(Generic[K, V]):
         expect_offset: int | None = None,
         fencing_token: int | None = None,
     ) -> RecordMetadata:
-        """Hand over one record, wait until it is acknowledged, and return where it is. DeliveryTimeout if it is not acknowledged
-        within `delivery_timeout_ms`; DeliveryFailed if it was rejected; the errors of `send`. One record at a time is slow:
-        `send` many, then `flush`."""
+        """Hand over one record, wait until it is acknowledged, and return its partition, offset and timestamp. DeliveryTimeout if
+        it is not acknowledged within `delivery_timeout_ms`; DeliveryFailed if it was rejected; the errors of `send`. One record
+        at a time is slow: `send` many, then `flush`."""
         return await (await self.send(topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token))
 
     def send_many(
@@ -511,10 +511,10 @@ class Producer(Generic[K, V]):
         *,
         partition: int | None = None,
     ) -> Receipts:
-        """Hand over many records by column: `values`, and as many `keys` and `headers` or none. They go to one partition, or to
-        those that their keys choose; then the receipts are ordered by partition. It waits for metadata and for room as `send`
-        does, with the same errors, and costs about half as much as that many calls of `send`. UsageError if the columns have
-        different lengths."""
+        """Hand over many records by column: `values`, and as many `keys` and `headers` or none. The records are sent to one
+        partition, or to those that their keys select; in the second case, the receipts are ordered by partition. It waits for
+        metadata and for room as `send` does, with the same errors, and costs about half as much as that many calls of `send`.
+        UsageError if the columns have different lengths."""
         self._running()
         columns = Columns(
             serialized("value", values, self._value_serializer),
@@ -601,7 +601,7 @@ class Producer(Generic[K, V]):
         fencing_token: int | None = None,
         transaction: int | None = None,
     ) -> Receipt:
-        """`transaction`: the number of the one in which the call began."""
+        """Check, serialize and append one record. `transaction`: the number of the transaction in which the call began."""
         accumulator = self._running()
         if self._transactions is not None:
             self._transactions.state.check_takes_records(transaction)
@@ -652,8 +652,8 @@ class Producer(Generic[K, V]):
         return Conditions(offset, checked_whole("fencing_token", fencing_token, 0, FENCING_TOKEN_MAX))
 
     def _bind(self, receipt: Receipt) -> None:
-        """If the record expects an offset, have it appended only to the topic with the present id. A parked record is not bound,
-        because the id of its topic is not known."""
+        """If the record expects an offset, bind it to the present id of its topic: it is not appended to a topic with another id.
+        A parked record is not bound, because the id of its topic is not known."""
         batch = receipt.batch
         if isinstance(batch, Batch) and batch.conditions.expected_offset >= 0:
             batch.topic_id = self.expected_topic_id(batch.topic, batch.partition)
@@ -712,7 +712,7 @@ class Producer(Generic[K, V]):
                 raise self._cluster.metadata.no_answer(self.options.max_block_ms) from None
 
     async def _wait_for_room(self, deadline: float) -> None:
-        """Wait until some batch is done. BufferFull at the deadline."""
+        """Wait until a batch is done. BufferFull at the deadline."""
         self._running()
         assert self._sender is not None
         try:
@@ -818,12 +818,13 @@ class Producer(Generic[K, V]):
     def transaction(self) -> TransactionBlock[Self]:
         """`async with producer.transaction():` begins a transaction, commits it at the end, and aborts it if an exception or a
         cancellation ends the block; the exception is raised again. `read_committed` consumers see all records of the block, or
-        none. After the block no transaction is open, and the next one may begin, unless the error says that the producer cannot
+        none. After the block no transaction is open, and the next one may begin, unless the error means that the producer cannot
         go on:
 
-        - TransactionAbortable, or any other error: it was aborted. The same block may be run again.
-        - ProducerFenced, TransactionFailed: start over with a new producer. ProducerFenced names another one that has the id.
-        - TransactionOutcomeUnknown, of the commit: call `commit_transaction` again to learn the outcome, or start over.
+        - TransactionAbortable, or any error that is not below: the transaction was aborted. The same block may be run again.
+        - ProducerFenced, TransactionFailed: start over with a new producer. ProducerFenced: another producer has the id, or it
+          expired.
+        - TransactionOutcomeUnknown of the commit: call `commit_transaction` again to get the outcome, or start over.
 
         UsageError without a `transactional_id`, or while a transaction is open. Records that are sent in the block need not be
         awaited: if one was not delivered, the commit raises TransactionAbortable. The records of one producer are all in its one
@@ -860,13 +861,13 @@ class Producer(Generic[K, V]):
         program sent in the transaction are. `offsets`: as for `Consumer.commit`, the offset of the next record to read of each
         partition.
 
-        `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the offsets
-        of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the id of the
-        group, if the partitions are assigned by hand.
+        `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator rejects the offsets
+        of a consumer that has lost its partitions (KIP-447). If the consumer runs elsewhere, pass its `group_metadata()`; if the
+        partitions are assigned by hand, only the id of the group.
 
         TransactionAbortable if the offsets are not part of the transaction, or if that is not known after `max_block_ms`: abort
-        it. The owner of the partitions then reads the records again (`__cause__` is CommitFailed if another consumer owns them
-        now)."""
+        the transaction. The owner of the partitions then reads the records again (`__cause__` is CommitFailed if another consumer
+        owns them now)."""
         transactions = self._running_transactions()
         checked = checked_commits(offsets)
         await transactions.send_offsets(checked, _membership(consumer, checked))
@@ -903,8 +904,8 @@ class Producer(Generic[K, V]):
 
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `oldest_record_ms` (age of the oldest
-        record that is not acknowledged) and `last_error`; of a transactional producer also `transaction`, such as "ready" or "in
-        transaction"."""
+        batch that is not acknowledged; 0 if all records still wait for their topic's metadata) and `last_error`; of a
+        transactional producer also `transaction`, such as "ready" or "in transaction"."""
         if self._stopped or self._sender is None or self._cluster is None or self._home is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._home.check()
@@ -919,10 +920,10 @@ class Producer(Generic[K, V]):
         }
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `failed_records`), and what waits now:
-        bytes (`buffered_bytes`), batches, requests and calls; `produce_throttle_time_avg` and `_max`, in ms: how long brokers
-        made this producer wait because of quotas. Of a transactional producer also `transactions_committed` and
-        `transactions_aborted`."""
+        """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `conflicts`, `failed_records`,
+        `metadata_refreshes`); the bytes (`buffered_bytes`), batches, requests and calls that wait now;
+        `produce_throttle_time_avg` and `_max`, in ms: how long brokers made this producer wait because of quotas. A transactional
+        producer also has `transactions_committed` and `transactions_aborted`."""
         if self._sender is None or self._cluster is None:
             return {}
         return {

@@ -1,7 +1,7 @@
 """Asks the partitions' leaders for their producer state (DescribeProducers, KIP-664).
 
-A new attempt of a named producer finds out from it how many rows of its work epoch are written. It may rely on rows only when
-they are committed: the high watermark has passed the last offset that was found, in the leader epoch in which it was found.
+A new attempt of a named producer reads from this state how many rows of its work epoch are written. It may rely on rows only
+after they are committed: the high watermark has passed the last offset that was found, in the leader epoch in which it was found.
 Otherwise a new leader may not have them. The attempt does not wait for rows that another attempt appends meanwhile: the rows that
 it sends itself are then rejected as duplicates, and the leaders are asked again.
 """
@@ -40,8 +40,8 @@ class ProducerQuestions:
     def __init__(self, cluster: Cluster, oldest_epoch: int = -1) -> None:
         self._cluster = cluster
         self._oldest_epoch = oldest_epoch
-        """A leader answers only once it rejects batches of all epochs of the named producer before this one; -1: each answers at
-        once."""
+        """A leader answers only after it has begun to reject batches of the named producer's epochs before this one; -1: each
+        leader answers at once."""
 
     async def describe(self, tps: Sequence[TopicPartition], producer_ids: list[int] | None, deadline: float) -> Answers:
         """Ask the leader of each partition for its state of the producers with these ids (None: of all producers). Leaders that
@@ -79,7 +79,7 @@ class ProducerQuestions:
         try:
             await self._cluster.metadata.refresh(self._left_ms(deadline))
         except StrandlineError:
-            pass  # The next round reports it.
+            pass  # The next round reports the error.
 
     async def _ask_leaders(
         self, tps: Sequence[TopicPartition], producer_ids: list[int] | None, found: Answers, deadline: float
@@ -157,15 +157,15 @@ async def committed_rows(
     producer_epoch: int,
     deadline: float,
 ) -> dict[TopicPartition, int]:
-    """By partition, how many rows of this named producer's work epoch are committed.
+    """By partition, the number of committed rows of this named producer's work epoch.
 
-    ProducerFenced if a later epoch or work epoch has written to one of the partitions. RequestTimeout if at the deadline the rows
-    that were found in one of them are not committed yet, or a leader has not answered.
+    ProducerFenced if a later epoch or work epoch has written to one of the partitions. RequestTimeout at the deadline, if the
+    rows that were found in a partition are not committed yet, or a leader has not answered.
     """
     loop = asyncio.get_running_loop()
     rows: dict[TopicPartition, int] = {}
     awaited: dict[TopicPartition, tuple[int, ProducerDescription]] = {}
-    """By partition, the producer's first description that was found, and its leader epoch."""
+    """By partition, the leader epoch, and the first description of the producer that was found in it."""
     while True:
         left = [tp for tp in tps if tp not in rows]
         for tp, answer in (await questions.describe(left, [producer_id], deadline)).items():
@@ -190,7 +190,8 @@ async def committed_rows(
 
 
 def _rows_of(answer: PartitionProducers, producer_id: int, producer_epoch: int) -> ProducerDescription | None:
-    """The name's entry, if it is of this work epoch; None if this work epoch has written nothing there."""
+    """The producer's entry in the answer; None if its work epoch has written nothing there. ProducerFenced if a later epoch or
+    work epoch has."""
     known = next(iter(answer.producers), None)
     if known is None or work_epoch_of(known.producer_id) < work_epoch_of(producer_id):
         return None

@@ -1,10 +1,10 @@
-"""Receipts: what `send` returns at once, and what awaiting them returns.
+"""Receipts, which `send` returns, and the results of awaiting them.
 
 A receipt is a reference to a batch and an index into it. It has no future and no task: awaiting it adds a waiter to its *batch*,
 and when the batch is done, the record's metadata is computed from the batch's base offset. A million receipts that are never
 awaited cost a million small objects, and nothing else.
 
-The receipt of a record that was sent before its topic's metadata is known points at a parking lot first (parking.py).
+If a record is sent before its topic's metadata is known, its receipt first points at a parking lot (parking.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from strandline.protocol.errors import StrandlineError, UsageError
 
 
 class RecordMetadata(NamedTuple):
-    """Where an acknowledged record is. `offset`: -1 if it is not known (acks=0, or a very old duplicate). `timestamp_ms`:
-    milliseconds since 1970, UTC; the broker's time if the topic has `message.timestamp.type=LogAppendTime` (KIP-32)."""
+    """The partition, offset and timestamp of an acknowledged record. `offset`: -1 if it is not known (acks=0, or a very old
+    duplicate). `timestamp_ms`: milliseconds since 1970, UTC; the broker's time if the topic has
+    `message.timestamp.type=LogAppendTime` (KIP-32)."""
 
     topic: str
     partition: int
@@ -38,14 +39,14 @@ DeliveryCallback = Callable[[RecordMetadata | None, StrandlineError | None], obj
 
 
 class Resolvable(Protocol):
-    """What a receipt may point at: a batch, a parking lot, or a failure."""
+    """A possible target of a receipt: a batch, a parking lot, or a failure."""
 
     done: bool
     waiters: list[Callable[[], None]]
     """Called once, when `done` becomes true or the receipt gets another target."""
 
     def metadata(self, index: int) -> RecordMetadata:
-        """The record's metadata; raises the error if it failed. Only when done."""
+        """The metadata of the record at this index; raises the error if the record failed. Only when `done` is true."""
         ...
 
 
@@ -80,15 +81,16 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     def on_delivery(self, callback: DeliveryCallback) -> Self:
         """Have the event loop call `callback(metadata, error)` when the record is acknowledged (`error` is None) or has failed
-        (`metadata` is None); soon, if it is done already. An exception of the callback goes to the loop's exception handler.
+        (`metadata` is None); soon, if it is done already. An exception of the callback is passed to the loop's exception handler.
         Returns the receipt: `producer.send_nowait("orders", b"2 tea").on_delivery(on_delivery)`. Callbacks of one partition are
-        called in the order of its acknowledged records; that of a failed one may be called before those of earlier records."""
+        called in the order of its acknowledged records; the callback of a failed record may be called before those of earlier
+        records."""
         loop = asyncio.get_running_loop()
 
         def look() -> None:
             if self.batch.done:
                 loop.call_soon(_call_back, self, callback)
-            else:  # Also after the receipt got another target.
+            else:  # The waiters are also called when the receipt gets another target.
                 self.batch.waiters.append(look)
 
         look()
@@ -105,8 +107,8 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
 
 def _call_back(receipt: Receipt, callback: DeliveryCallback) -> None:
-    """Call the callback. UsageError (which the event loop passes to its exception handler) for a coroutine function, which
-    nothing would await."""
+    """Call the callback. UsageError (which the event loop passes to its exception handler) if it is a coroutine function, because
+    nothing would await it."""
     result: object
     try:
         metadata = receipt.result()
@@ -182,7 +184,7 @@ class Receipts:
                 yield Receipt(first.batch, first.index + i)
 
     def add_done_callback(self, *_: object, **__: object) -> NoReturn:
-        """As `Receipt.add_done_callback`."""
+        """Raises TypeError, as `Receipt.add_done_callback` does."""
         _refuse_callback()
 
     def __await__(self) -> Generator[None, None, list[BatchMetadata]]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from strandline.protocol.messages.data import ProducePartitionResponse
 
 ErrorOf = Callable[[int], DeliveryFailed]
-"""The error of a record, by its index in the batch."""
+"""Returns the error of a record, by its index in the batch."""
 
 
 class InvalidRecords(NamedTuple):
@@ -20,7 +20,7 @@ class InvalidRecords(NamedTuple):
     messages: Mapping[int, str | None]
     """The broker's message about each record, by its index in the batch; it may leave out the last records."""
     total: int
-    """The number of invalid records, with those that `messages` leaves out."""
+    """The number of invalid records, including those that `messages` leaves out."""
 
     @classmethod
     def of(cls, answer: ProducePartitionResponse) -> InvalidRecords | None:

@@ -1,4 +1,4 @@
-"""The fields of a record as a program gives them, checked and turned into what a batch holds."""
+"""Checks the fields of a record that the program passes, and converts them into those that a batch holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.protocol.errors import UsageError
 
 
 def to_bytes(what: str, data: Any) -> bytes | None:
-    """A key or value as bytes. `what`: its name in the UsageError."""
+    """A key or value as bytes. UsageError for any other type; `what` is the name of the field in the message."""
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -21,8 +21,8 @@ def to_bytes(what: str, data: Any) -> bytes | None:
 
 
 def column_of(what: str, items: Any) -> list[Any]:
-    """The values, keys or headers of many records, as a list of its own: a deque or an iterator cannot be sliced, and the
-    program may change its list while the call waits. UsageError for a single str or bytes, for a mapping, and for what is no
+    """The values, keys or headers of many records, as a list of its own: a deque or an iterator cannot be sliced, and the program
+    may change its list while the call waits. UsageError for a single str or bytes, for a mapping, and for anything that is not
     iterable."""
     return checked_list(f"the {what} of several records", items)
 
@@ -38,8 +38,8 @@ def serialized(what: str, column: Any, serializer: Serializer | None) -> list[by
 
 
 def checked_headers(headers: Headers | None) -> Headers | None:
-    """Headers as a list of (name, value) pairs; None if there are none. UsageError if they are no such pairs, if a name is no str
-    or cannot be encoded in UTF-8, and if a value is neither bytes nor None."""
+    """Headers as a list of (name, value) pairs; None if there are none. UsageError if they are not such pairs, if a name is no
+    str or cannot be encoded in UTF-8, or if a value is neither bytes nor None."""
     if not headers:
         return None
     try:

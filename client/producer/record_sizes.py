@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from strandline.client.producer.batch import BARE_OVERHEAD, Headers
 
 RICH_OVERHEAD = BARE_OVERHEAD + 15
-"""The most bytes that any record needs beside key, value and headers: its own timestamp, the key's length."""
+"""The most bytes that any record needs beside key, value and headers, for example for a timestamp of its own and the key's
+length."""
 
 
 def headers_size_max(headers: Headers) -> int:

@@ -1,4 +1,4 @@
-"""Calls that wait for room in the buffer. Whenever a batch is done, one of them may try again."""
+"""The calls that wait for room in the buffer. When a batch is done, one of them may try again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 
 
 class RoomWaiters:
-    """The calls that wait for room, in the order in which they came."""
+    """The calls that wait for room, in the order in which they began to wait."""
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     async def wait(self, deadline: float) -> None:
-        """Wait until some batch is done. TimeoutError at the deadline (on the loop's clock)."""
+        """Wait until a batch is done. TimeoutError at the deadline (on the loop's clock)."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:

@@ -57,10 +57,10 @@ logger = get_logger(__name__)
 CONCURRENT_RETRY_S = 0.01
 """The pause after CONCURRENT_TRANSACTIONS: the markers of the producer's previous transaction are not written yet."""
 GATHER_S = 0.001
-"""How much longer than its linger a batch that is not full waits while its broker is busy."""
+"""Seconds that a batch that is not full waits beyond its linger while its broker is busy."""
 
 Attempt = tuple[PartitionQueue, Batch, int, bytes]
-"""A queue, its batch, the number of the batch's attempt, and the topic id that it was sent to."""
+"""A queue, its batch, the number of the batch's attempt, and the topic id in the request."""
 
 
 class Sender:
@@ -75,13 +75,14 @@ class Sender:
         self._acks = options.required_acks
         self._brokers: dict[int, BrokerQueue] = {}
         self._dirty: dict[PartitionQueue, None] = {}
-        """Queues that have something new."""
+        """Queues with a new or changed batch."""
         self._ready_brokers: dict[BrokerQueue, None] = {}
-        """Brokers to which something may be sent, because a response came or a batch has waited long enough."""
+        """Brokers to which a request may be sent, because a response has arrived or a batch has waited long enough."""
         self._stalled: dict[PartitionQueue, None] = {}
-        """Queues whose leader is not known or not reachable, or that wait for a producer id; checked again after each refresh."""
+        """Queues whose leader is not known or cannot be reached, or that wait for a producer id. They are checked again after
+        each refresh."""
         self._lingering: dict[PartitionQueue, Batch] = {}
-        """Queues whose open batch still lingers, in the order in which the lingers end."""
+        """Queues whose open batch still lingers, and that batch, in the order in which the lingers end."""
         self._linger_timer: asyncio.TimerHandle | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._sweep_s = min(0.25, max(0.01, options.delivery_timeout_ms / 10_000))
@@ -89,9 +90,9 @@ class Sender:
         self._closed = False
         self._numbers = 0
         self._missing_since: dict[str, float] = {}
-        """Topics of stalled queues that the cluster does not know, and since when, on the loop's clock."""
+        """Topics of stalled queues that the cluster does not know, and the time when that was first seen, on the loop's clock."""
         self._refusal: AuthenticationFailed | None = None
-        """The authentication error with which waiting records have failed last; None if the cluster accepts the client."""
+        """The last authentication error with which waiting records have failed; None if the cluster accepts the client."""
         self._counters = {"requests": 0, "batches": 0, "records": 0, "bytes": 0, "retries": 0, "conflicts": 0}
         self.room = RoomWaiters()
         self.failures = DeliveryFailures(options, accumulator, cluster, self.room)
@@ -103,7 +104,7 @@ class Sender:
     # -- scheduling ---------------------------------------------------------------------------------------------------
 
     def on_ready(self, queue: PartitionQueue) -> None:
-        """The queue has something new."""
+        """The queue has a new or changed batch: check it in the next iteration of the event loop."""
         self._dirty[queue] = None
         if not self._scheduled:
             self._scheduled = True
@@ -112,7 +113,7 @@ class Sender:
             self._sweep_timer = self._loop.call_later(self._sweep_s, self._sweep)
 
     def on_parked(self, topic: str) -> None:
-        """A record of a topic whose metadata is not known waits."""
+        """A record was parked, because its topic's metadata is not known: request the metadata."""
         if self._cluster.metadata.want_topics([topic]) or self._cluster.cache.topics.get(topic) is None:
             self._cluster.metadata.request_refresh()
         if self._sweep_timer is None:
@@ -149,7 +150,7 @@ class Sender:
             self._drain_broker(broker, now)
 
     def _leader_of(self, queue: PartitionQueue) -> BrokerQueue | None:
-        """The partition's leader. None if nothing can be sent now: the queue has failed, or waits in `_stalled`."""
+        """The partition's leader. None if nothing can be sent now, because the queue has failed, or waits in `_stalled`."""
         if queue.failed is not None:
             self.failures.fail_queue(queue, queue.failed)
             return None
@@ -191,7 +192,8 @@ class Sender:
             self._send(broker, connection, batches, now)
 
     def _collect(self, broker: BrokerQueue, now: float) -> list[tuple[PartitionQueue, Batch]]:
-        """Take at most one batch of each waiting queue, up to `max_request_size`. A queue that may have more stays in line."""
+        """Take at most one batch of each waiting queue, up to `max_request_size`. A queue that may have more batches keeps
+        waiting."""
         batches: list[tuple[PartitionQueue, Batch]] = []
         room = self._options.max_request_size
         for queue in list(broker.waiting):
@@ -221,8 +223,8 @@ class Sender:
         return batches
 
     def _on_other_topic(self, queue: PartitionQueue, batch: Batch, broker_id: int, now: float) -> None:
-        """The batch expects an offset of a topic that does not have the name according to the metadata, which may be out of date,
-        too. It fails, and the next batch waits for new metadata."""
+        """The batch expects an offset of a topic that, by the metadata, no longer has the name. The batch fails. The metadata
+        itself may be out of date, so the next batch waits for a refresh."""
         queue.on_condition_failed(batch)
         self._cluster.cache.forget_leader(queue.topic, queue.partition, broker_id)
         text = "the topic was deleted and recreated, and the expected offset is one of the deleted log; nothing was written"
@@ -239,8 +241,8 @@ class Sender:
         return waited >= self._linger_s and (not broker.requests or waited >= self._linger_s + GATHER_S)
 
     def _wait_until_due(self, queue: PartitionQueue, broker: BrokerQueue, now: float) -> None:
-        """Nothing of the queue may be sent now: set a timer if its retry pause or linger will end. (Responses check it
-        anyway.)"""
+        """No batch of the queue may be sent now: set a timer for the end of its retry pause or linger. (Each response checks the
+        queue anyway.)"""
         if queue.retry_at > now and queue.has_unsent():
             self._loop.call_later(queue.retry_at - now, self.on_ready, queue)
         elif queue.open is not None and queue.state is QueueState.SENDING:
@@ -257,7 +259,7 @@ class Sender:
         self._linger_timer = self._loop.call_at(due, self._on_linger)
 
     def _on_linger(self) -> None:
-        """The first lingers have ended. Batches that were sent meanwhile are skipped."""
+        """One or more lingers have ended: check these queues. Batches that were sent meanwhile are skipped."""
         self._linger_timer = None
         now = self._loop.time()
         while self._lingering:
@@ -365,7 +367,7 @@ class Sender:
 
     def _on_old_broker(self, attempts: list[Attempt]) -> None:
         """A broker of an older version has rejected a request with conditions that it does not know. Batches with fencing tokens
-        fail, or if there are none, those with expected offsets (which are older); the other batches are sent again."""
+        fail; if there are none, those with expected offsets, which exist for longer. The other batches are sent again."""
         refused = [attempt for attempt in attempts if attempt[1].conditions.fencing_token >= 0]
         what = "fencing tokens (fencing_token)"
         if not refused:
@@ -465,7 +467,7 @@ class Sender:
         self._refusal = refusal
 
     def _leave_deposed_leaders(self) -> None:
-        """Send batches that wait for the response of a former leader to the present one."""
+        """Send batches that wait for the response of a former leader to the present leader."""
         cache = self._cluster.cache
         moved: dict[PartitionQueue, None] = {}
         for batch, queue in self._accumulator.incomplete.items():
@@ -487,7 +489,7 @@ class Sender:
     # -- several times a second ---------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """While anything waits: check deadlines, missing topics, and brokers that do not respond."""
+        """Check deadlines, missing topics, and brokers that do not respond. Repeated while records wait."""
         self._sweep_timer = None
         if self._closed:
             return
@@ -552,8 +554,8 @@ class Sender:
                 self.failures.fail_topic(name, self._missing_error_of(name), now)
 
     def _grace_ms(self, topic: str) -> int:
-        """How long a topic may be missing. DENIED_GRACE_MS if the principal may not see it, because a fresh answer settles
-        that."""
+        """Milliseconds that a topic may be missing before its records fail. DENIED_GRACE_MS if the principal may not describe it,
+        because one fresh answer settles that."""
         return DENIED_GRACE_MS if self._cluster.cache.is_denied(topic) else MISSING_TOPIC_GRACE_MS
 
     def _missing_error_of(self, topic: str) -> Callable[[dict[str, Any]], ClientError]:
@@ -572,7 +574,7 @@ class Sender:
         return {**counters, "requests_in_flight": in_flight}
 
     def stop(self) -> Undelivered:
-        """Fail all waiting records, and return their number and the reason."""
+        """Fail all waiting records. Returns their numbers by partition, and the reason."""
         return self.failures.stop(self._why_undelivered)
 
     async def close(self) -> None:

@@ -43,7 +43,7 @@ from strandline.protocol.errors import ERRORS, ErrorCode
 
 
 class TxnState(Enum):
-    """The states of the picture above."""
+    """The states of the picture at the head of this module."""
 
     UNINITIALIZED = "uninitialized"
     READY = "ready"
@@ -68,7 +68,7 @@ TRANSITIONS: dict[TxnState, frozenset[TxnState]] = {
 """State -> the states that may follow."""
 
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
-"""From any API, these errors mean that another producer has the transactional id, or that the id has expired."""
+"""Errors that mean, in the response of any API, that another producer has the transactional id, or that the id has expired."""
 _MAY_BE_TIMED_OUT = _FENCED | frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
 )
@@ -83,20 +83,21 @@ class TransactionState:
         self._timeout_ms = timeout_ms
         self.state = _S.UNINITIALIZED
         self.number = 0
-        """How many transactions were begun. A call that waits compares it, so that its record goes into no other one."""
+        """The number of transactions that were begun. A call that waits compares it, so that its record is not added to a later
+        transaction."""
         self.has_sent = False
-        """A record was handed over, or offsets were sent."""
+        """A record was handed over, offsets were sent, or the transaction has failed: EndTxn must end it."""
         self.is_end_sent = False
         """EndTxn was sent and not answered: the coordinator decides the outcome."""
         self._began_at = 0.0
         self._end_attempts = 0
-        """How often EndTxn was sent for this transaction."""
+        """The number of times that EndTxn was sent for this transaction."""
         self._error: ClientError | None = None
         """Why the transaction cannot be committed, or why the producer cannot go on."""
         self.was_committed = False
         """Whether the last transaction that has ended was committed."""
         self.committed = self.aborted = 0
-        """How many transactions have ended."""
+        """The numbers of transactions that were committed and aborted."""
 
     def _become(self, state: TxnState) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
@@ -109,7 +110,7 @@ class TransactionState:
         self._become(_S.READY)
 
     def begin(self, now: float) -> None:
-        """Begin a transaction. UsageError while there is another one; the error of a producer that failed."""
+        """Begin a transaction. UsageError while another one is open; raises the error of a producer that cannot go on."""
         if self.state is not _S.READY:
             self._raise_fatal()
             raise UsageError(f"a transaction of this producer has not ended ({self.state.value}): commit or abort it first")
@@ -145,7 +146,8 @@ class TransactionState:
         )
 
     def begin_commit(self) -> None:
-        """Take no more records, and wait for those that were handed over. Raises TransactionAbortable if one has failed."""
+        """Accept no more records: the commit waits for those that were handed over. Raises TransactionAbortable if one has
+        failed."""
         self._raise_fatal()
         self._raise_abortable()
         if self.state is _S.COMMITTING and self.is_end_sent:
@@ -165,7 +167,7 @@ class TransactionState:
         self._raise_abortable()
 
     def begin_abort(self) -> None:
-        """Take no more records, and drop those that were handed over."""
+        """Accept no more records. The caller drops those that were handed over."""
         self._raise_fatal()
         if self.state is _S.ABORTING:
             return
@@ -191,7 +193,7 @@ class TransactionState:
     # -- what happens to it -------------------------------------------------------------------------------------------
 
     def on_sent(self) -> None:
-        """Something of the transaction is about to be sent."""
+        """A record or offsets of the transaction are about to be sent."""
         self.has_sent = True
 
     def on_failed(self, error: BaseException, now: float) -> bool:
@@ -234,7 +236,7 @@ class TransactionState:
         return self.has_sent
 
     def on_end_sent(self) -> None:
-        """EndTxn is about to be sent: from now on, only its answer tells the outcome."""
+        """EndTxn is about to be sent: from now on, only its answer determines the outcome."""
         assert self.state in (_S.COMMITTING, _S.ABORTING), f"nothing ends while {self.state}"
         self.is_end_sent = True
         self._end_attempts += 1
@@ -250,7 +252,7 @@ class TransactionState:
         self._become(_S.READY)
 
     def on_end_refused(self, code: ErrorCode, message: str | None, now: float) -> bool:
-        """EndTxn was answered with an error. Returns whether to send it again; if not, `state` and `error` have the result."""
+        """EndTxn was answered with an error. Returns whether to send it again. If not, `state` and `error` contain the result."""
         if ERRORS[code].retriable or code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return True
         text = describe(code, message)
@@ -270,7 +272,7 @@ class TransactionState:
         return False
 
     def outcome_unknown(self, last: BaseException | None, elapsed_ms: float) -> TransactionOutcomeUnknown:
-        """The time to wait for the answer to EndTxn has passed."""
+        """The error for a caller whose time to wait for the answer to EndTxn has passed."""
         what = "committed" if self.state is _S.COMMITTING else "aborted"
         text = f"it is not known whether the transaction of {self.transactional_id!r} is {what}"
         error = TransactionOutcomeUnknown(f"{text}: {last}" if last else text, api="EndTxn", elapsed_ms=elapsed_ms)

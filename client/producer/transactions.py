@@ -1,7 +1,7 @@
 """The shell of a producer's transactions: sends EndTxn and TxnOffsetCommit, and connects the state with the sender.
 
 The decisions are in transaction_state.py. Records are batched and sent as those of any producer. `on_ready` notes that the
-transaction has records, and `on_failed` that a record was not delivered, so that the transaction cannot be committed.
+transaction has records. `on_failed` notes that a record was not delivered, so the transaction cannot be committed.
 
 EndTxn is sent by a task of its own. If a call is cancelled while it waits for the task, the task goes on, and the next call of
 the producer waits for it first (`_claim`). So also after a cancellation it is known whether the transaction has ended.
@@ -51,9 +51,10 @@ logger = get_logger(__name__)
 RETRY_S = 0.01
 RETRY_MAX_S = 0.5
 FLUSH_GRACE_MS = 1_000
-"""How much longer than `delivery_timeout_ms` a commit waits for its records. By then each of them is acknowledged or failed."""
+"""Milliseconds beyond `delivery_timeout_ms` that a commit waits for its records. By then each record is acknowledged or has
+failed."""
 CLEAN_UP_MS = 5_000
-"""How long a block that an exception has ended waits for the abort. After that, the abort goes on in the background."""
+"""Milliseconds that a block which an exception has ended waits for the abort. After that, the abort goes on in the background."""
 
 _MEMBER_UNKNOWN = frozenset({
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -65,8 +66,8 @@ _MEMBER_UNKNOWN = frozenset({
 """Errors of TxnOffsetCommit that mean that the partitions may belong to another member by now (KIP-447)."""
 
 _TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Errors of TxnOffsetCommit that are retried only for MISSING_TOPIC_GRACE_MS: the coordinator may not know a new topic yet. After
-that time the topic was deleted, or has no such partition."""
+"""Errors of TxnOffsetCommit that are retried only for MISSING_TOPIC_GRACE_MS: the coordinator may not know a new topic yet. If
+the error is still there after that time, the topic was deleted, or has no such partition."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -111,7 +112,7 @@ class Transactions:
         self._cleaning: asyncio.Task[bool] | None = None
         """The clean-up of the last block that an exception has ended. It may go on after the block."""
         self._offsets_pending = 0
-        """How many calls of `send_offsets` for this transaction have not returned."""
+        """The number of calls of `send_offsets` for this transaction that have not returned."""
         self.is_stopped = False
         sender.failures.on_failed = self.on_failed
         accumulator.on_refused = self.on_failed
@@ -119,7 +120,7 @@ class Transactions:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def on_ready(self, queue: PartitionQueue) -> None:
-        """A queue has something to send."""
+        """A queue has a batch of the transaction to send."""
         self.state.on_sent()
         self._used[queue] = None
         self._sender.on_ready(queue)
@@ -191,8 +192,8 @@ class Transactions:
     # -- EndTxn -------------------------------------------------------------------------------------------------------
 
     async def _claim(self, commits: bool | None) -> bool:
-        """If an earlier call was cancelled while EndTxn was in flight, wait for its outcome. Returns True if that EndTxn is the
-        one that this call would send (`commits`); then raises its error, if it has one."""
+        """If an earlier call was cancelled while EndTxn was in flight, wait for its outcome. If that EndTxn is the one that this
+        call would send (`commits`), returns True, or raises its error."""
         while (ending := self._ending) is not None:
             await self._until_ended(ending)
             if ending.commits is commits:
@@ -222,7 +223,7 @@ class Transactions:
         self._raise_outcome(ending)
 
     async def _end_txn(self, commits: bool, deadline: float) -> None:
-        """Send EndTxn until it is answered."""
+        """Send EndTxn until it is answered; TransactionOutcomeUnknown at the deadline (on the loop's clock)."""
         state, started, pause_s = self.state, self._loop.time(), RETRY_S
         while True:
             state.on_end_sent()
@@ -276,7 +277,7 @@ class Transactions:
     # -- offsets ------------------------------------------------------------------------------------------------------
 
     async def send_offsets(self, offsets: Offsets, member: Callable[[], TransactionMember]) -> None:
-        """Make these offsets part of the transaction. `member` returns the membership; it is called before each attempt.
+        """Add these offsets to the transaction. `member` returns the membership; it is called before each attempt.
 
         TransactionAbortable if the offsets are not part of it, or if that is not known."""
         self.state.check_takes_records()
@@ -392,7 +393,7 @@ class Transactions:
         task.add_done_callback(_look_at)
         try:
             await asyncio.wait([task], timeout=timeout_ms / 1000)
-        except BaseException as e:  # Cancelled once more: that is the exception that the program gets.
+        except BaseException as e:  # The call was cancelled once more, so the program gets that exception.
             self._report(task, e)
             raise
         self._report(task, error)
@@ -459,11 +460,11 @@ class Transactions:
             await self.clean_up(error, min(timeout_ms, CLEAN_UP_MS))
 
     def metrics(self) -> dict[str, float]:
-        """How many transactions have ended."""
+        """The numbers of transactions that were committed and aborted."""
         return {"transactions_committed": self.state.committed, "transactions_aborted": self.state.aborted}
 
     async def close(self) -> None:
-        """Wait for nothing more."""
+        """Cancel an EndTxn that was not answered."""
         if self._ending is not None and not self._ending.task.done():
             self._ending.task.cancel()
             await asyncio.wait([self._ending.task])
@@ -481,7 +482,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """Retrieve the task's error, so that asyncio does not log it as never retrieved if no call waits for the task any more."""
+    """Retrieve the task's error, so that asyncio does not log it as never retrieved if no call waits for the task."""
     if not task.cancelled():
         task.exception()
 

@@ -8,19 +8,19 @@ from strandline.client.errors import ClientClosed
 from strandline.client.producer.batch import Batch, BatchState
 
 PARTITIONS_LISTED = 5
-"""The text names at most so many partitions."""
+"""The text names at most this many partitions."""
 
 
 @dataclass
 class Undelivered:
-    """What `Producer.stop` returns: the records that the producer took and that were not acknowledged. It is false if there are
-    none. `str` of it is a sentence about those that still waited."""
+    """The result of `Producer.stop`: the records that the producer accepted and that were not acknowledged. It is false if there
+    are none. `str` of it is a sentence about the records that still waited."""
 
     by_partition: dict[str, int] = field(default_factory=dict)
     """Number of records that still waited when the producer stopped, by partition ("orders-0"), or by topic while the topic's
     metadata is not known."""
     may_be_written: int = 0
-    """How many of them were sent without an answer, and so may be in the log. The others are not."""
+    """Number of these records that were sent and not answered, so that they may be in the log. The others are not."""
     reason: str = ""
     """Why the oldest of them was not delivered."""
     failed: int = 0
