@@ -1,4 +1,4 @@
-"""The transaction coordinator: which transactional id has which producer id and epoch, and how its transaction stands.
+"""The transaction coordinator: it keeps the producer id, the epoch and the state of the transaction of each transactional id.
 
 A transactional id belongs to one partition of the internal topic `__transaction_state`, and the leader of that partition is its
 coordinator. The rooms, from the inside out:
@@ -6,10 +6,10 @@ coordinator. The rooms, from the inside out:
     states.py         the state of one transactional id, and which state may follow which
     records.py        the records of `__transaction_state`, in Kafka's bytes
     shard.py          the transactional ids of one partition: a state machine of decisions: records, replies and markers
-    loader.py         reads a partition's records when its leadership arrives
-    marker_queue.py   which leader gets which marker; marker_sender.py sends each marker until its leader has written it
-    coordinator.py    the shell: it carries out what a shard decides (on top of `broker/coordination/`)
-    handlers.py       which request goes to which shard, and the form of its answer; listing.py shows transactions to operators
+    loader.py         reads a partition's records when this broker becomes its leader
+    marker_queue.py   the markers that wait for each leader; marker_sender.py sends each marker until its leader has written it
+    coordinator.py    the shell: it carries out the decisions of the shards (on top of `broker/coordination/`)
+    handlers.py       passes requests to their shards, and builds the responses; listing.py shows transactions to operators
     completion_waiters.py   requests that wait until the previous transaction of their transactional id is complete
     names.py          names of named producers and transactional ids do not overlap
     metrics.py        the coordinator's counters and histograms

@@ -1,7 +1,8 @@
-"""Whether a batch of a transaction may be appended to a partition: the coordinator must know the partition (KIP-890).
+"""Decides whether a batch of a transaction may be appended to a partition: the coordinator must know the partition (KIP-890).
 
-Otherwise the coordinator would send no marker to the partition. The leader asks the coordinator before the first batch of a
-transaction there. The answer holds for the state of the log at that time, so the append compares that state with the present one.
+A coordinator that does not know the partition would send no marker to it. The leader asks the coordinator before the first batch
+of a transaction there. The answer holds for the state of the log at that time, so the append compares that state with the present
+one.
 
     version 2 of the protocol    the coordinator adds the partition to the producer's transaction, or begins one with it
     version 1                    the coordinator confirms that the producer has added the partition
@@ -46,7 +47,7 @@ class Admission:
         self.epoch = epoch
         self.transaction_version = transaction_version
         self.confirmed: dict[int, Confirmed] = {}
-        """By the index of the partition in the request."""
+        """Index of a partition in the request -> its state when the coordinator was asked about it."""
 
     def question(self, leader_state: LeaderState, first_sequence: int) -> Confirmed | None:
         """The state of the partition for which the coordinator's answer will hold. None if the coordinator need not be asked,

@@ -22,7 +22,7 @@ class CompletionWaiters:
     def __init__(self, call_later: CallLater) -> None:
         self._call_later = call_later
         self._waiting: dict[str, dict[Again, Timer]] = {}
-        """By transactional id."""
+        """Transactional id -> its waiters, with their timers."""
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))

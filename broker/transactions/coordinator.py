@@ -1,11 +1,11 @@
-"""The shell of the transaction coordinator: it carries out what the shards decide.
+"""The shell of the transaction coordinator: it carries out the decisions of the shards.
 
     request -> decision -> record appended and replayed -> record committed -> answer, and markers -> Complete record
 
 The answer and the markers each wait for the commit: the answer for `COMMIT_TIMEOUT_MS`, the markers as long as it takes.
 
-After a load, the markers of all prepared transactions are sent again, because the coordinator before may not have finished. A
-timer of each shard looks for transactions that take too long.
+After a load, the markers of all prepared transactions are sent again, because the previous coordinator may not have sent all of
+them. A timer of each shard looks for transactions that take too long.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.protocol.records.builder import BatchBuilder
 logger = get_logger(__name__)
 
 COMMIT_TIMEOUT_MS = 5000
-"""How long an answer waits until its record is committed. After that the answer is COORDINATOR_NOT_AVAILABLE."""
+"""The time for which an answer waits until its record is committed. After that the answer is COORDINATOR_NOT_AVAILABLE."""
 COMPLETE_BACKOFF_S = 0.1
 
 ActiveTransactions = ActiveShard[TransactionShard]
@@ -60,7 +60,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self.metrics = TransactionMetrics()
         self.fresh_ids = fresh_ids
         self.retried_completions = 0
-        """How many transactions wait for another attempt to append their Complete record."""
+        """The number of transactions that wait for another attempt to append their Complete record."""
         self.markers = MarkerSender(
             channels, lambda: host.directory.image, on_written=self._on_written, on_answered=self._on_markers_answered
         )
@@ -118,7 +118,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             task.cancel()
 
     def recent_loads_s(self) -> list[float]:
-        """How long each load of about the last half minute took."""
+        """The seconds that each load took which ended in about the last half minute."""
         return self.metrics.recent_loads_s(self.host.now())
 
     def run(self, work: Awaitable[None]) -> None:
@@ -211,7 +211,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             fresh_ids = [await self.fresh_ids.next_id() for _ in range(needed)]
         except BrokerError:
             fresh_ids = []
-        # More may have run out of time meanwhile: those wait for the next sweep.
+        # If there are not enough ids, because none could be allocated or more transactions have timed out meanwhile, the whole
+        # sweep waits for the next one.
         if active.is_loaded and active.shard.count_exhausted(self.host.wall_clock_ms()) <= len(fresh_ids):
             self._expire(active, iter(fresh_ids))
         else:

@@ -1,10 +1,10 @@
-"""Serving the requests to the transaction coordinator: finds the shard, has it decide, and makes the response.
+"""Serves the requests to the transaction coordinator: passes each to its shard, and builds the response from the decision.
 
 A response is sent when everything that the shard knew is committed: the record of the request, or the state that the response
-describes. The state has partitions by the names of their topics, as Kafka's records do; requests name topics by id.
+describes. The state names topics by their names, as Kafka's records do; requests name them by their ids.
 
-A request that may need an unused producer id waits for one before the shard decides, and is checked again then. So is a request
-that arrives before the previous transaction of its id is complete (`completion_waiters.py`).
+A request that may need an unused producer id waits for one before the shard decides. A request that arrives before the previous
+transaction of its id is complete waits, too (`completion_waiters.py`). After the wait, the request is checked again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from strandline.protocol.messages.transactions import (
 from strandline.protocol.rpc.server import Handler, ServerRequest
 
 Decide = Callable[[TransactionShard, int, int], Decision]
-"""Arguments: the shard, a producer id that was never given (-1 if none is needed), and the wall clock in ms."""
+"""Arguments: the shard, an unused producer id (-1 if none is needed), and the wall clock in ms."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Question:
     may_be_new: bool = False
     """Whether the coordinator may not know the transactional id yet."""
     may_wait: bool = True
-    """Whether it may wait until the previous transaction is complete. It waits once."""
+    """Whether the request may wait until the previous transaction is complete. It waits at most once."""
 
 
 class TransactionHandlers:
@@ -205,7 +205,8 @@ class TransactionHandlers:
     # -- many transactional ids ---------------------------------------------------------------------------------------
 
     def add_partitions(self, request: ServerRequest) -> None:
-        """A request with several transactions never waits for the completion of a previous one: the others would wait, too."""
+        """Add partitions to transactions, or verify that they were added. If the request has several transactions, none of them
+        waits for the completion of a previous one, because the others would wait, too."""
         body = request.body
         assert isinstance(body, AddPartitionsToTxnRequest)
         count = len(body.transactions)
@@ -278,7 +279,7 @@ class TransactionHandlers:
 
 
 class _Answering:
-    """A request whose response has fields for an error: a refusal is sent in them."""
+    """A request whose response has fields for an error. A refusal sets them."""
 
     def __init__(self, request: ServerRequest, on_error: Callable[[BrokerError], Message]) -> None:
         self._request = request

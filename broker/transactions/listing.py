@@ -1,4 +1,4 @@
-"""The answers of DescribeTransactions and ListTransactions (KIP-664, KIP-1152). Pure."""
+"""The answers of DescribeTransactions and ListTransactions (KIP-664, KIP-1152), built from the state of a shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WITH_TRANSACTION = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
 def describe(shard: TransactionShard, transactional_id: str) -> DescribedTransaction:
-    """Raises TRANSACTIONAL_ID_NOT_FOUND, or INVALID_REQUEST if the id is empty."""
+    """Describe a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND, or INVALID_REQUEST if the id is empty."""
     if not transactional_id:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
     found = shard.transactions.get(transactional_id)

@@ -1,4 +1,4 @@
-"""Serving WriteTxnMarkers: the leader of a partition writes the marker that ends a transaction there.
+"""Serves WriteTxnMarkers: the leader of a partition writes the marker that ends a transaction there.
 
 The coordinator sends the marker when it has decided, and repeats it until the result of the partition has no error. So a marker
 may be written twice; the second one has no effect. A result without an error means that the marker is committed, so each later
@@ -33,7 +33,7 @@ from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
 
 TIMEOUT_MS = 10_000
-"""How long markers may take to be committed. The coordinator's own time limit for a request is longer."""
+"""The time in which markers must be committed. The coordinator's own time limit for a request is longer."""
 
 
 class OffsetTransactions(Protocol):
@@ -41,7 +41,7 @@ class OffsetTransactions(Protocol):
 
     def end_transaction(self, number: int, marker: WritableTxnMarker, now_ms: int) -> tuple[Partition, int]:
         """Write a marker to a partition of `__consumer_offsets`, and apply it to the offsets there. Returns the partition, and
-        the high watermark that commits the marker. `BrokerError`."""
+        the high watermark at which the marker is committed. Raises `BrokerError`."""
         ...
 
 
@@ -54,11 +54,11 @@ class DelayedMarkers(DelayedOperation):
         super().__init__()
         self._request = request
         self.markers: list[WritableTxnMarkerResult] = []
-        """One for each marker; the list grows while the request is being handled."""
+        """The result of each marker; the list grows while the request is being handled."""
         self.results: list[TxnPartitionResult] = []
         """The results of all markers, in the order of the request."""
         self._partitions: dict[int, Partition] = {}
-        """The partitions whose marker is not committed yet, by the index of their result."""
+        """Index in `results` -> the partition, if its marker is not committed yet."""
 
     def add_marker(self, producer_id: int) -> WritableTxnMarkerResult:
         self.markers.append(WritableTxnMarkerResult(producer_id, []))
@@ -73,7 +73,7 @@ class DelayedMarkers(DelayedOperation):
         return bool(self._partitions)
 
     def on_reached(self, index: int) -> None:
-        """The high watermark of one partition covers the marker."""
+        """Called when the high watermark of one partition has passed the marker."""
         del self._partitions[index]
         if not self._partitions:
             self.complete()
@@ -128,7 +128,7 @@ class MarkerHandler:
             waiting.complete()
 
     def _write(self, marker: WritableTxnMarker, result: TxnPartitionResult, waiting: DelayedMarkers, now_ms: int) -> None:
-        """Write one marker to one partition, and have the request wait until it is committed."""
+        """Write one marker to one partition, and let the request wait until the marker is committed."""
         try:
             partition, required_offset = self._append(marker, result, now_ms)
         except BrokerError as e:

@@ -1,14 +1,14 @@
-"""The markers that are still to be written: which leader gets which marker, and what its response means. A core without I/O.
+"""Queues markers for the leaders of their partitions until they are written, and interprets the responses. A core without I/O.
 
-Each partition of each decided transaction is in one of these places until it is done:
+Each partition of each decided transaction is in one of these states until it is done:
 
-    waiting     for the next request to its leader; all that waits for the same broker goes into one request
+    waiting     for the next request to its leader, which contains the partitions that wait for the same broker
     in flight   in a request to its leader
-    paused      the shell keeps it for a moment after a failure, or because the partition has no leader, and puts it back
+    paused      the shell keeps it for a moment after a failure, or because the partition has no leader, and queues it again
 
 The leader is looked up each time, so a marker follows its partition. A partition is done when its leader has answered without an
-error, or when it no longer exists. A partition that is missing from this broker's metadata was deleted, and is not too new to be
-there: a coordinator adds only partitions of its metadata to a transaction, and the next coordinator's metadata is newer.
+error, or when it no longer exists. A partition that is missing from this broker's metadata was deleted. It cannot be too new for
+this metadata: a coordinator adds only partitions of its metadata to a transaction, and the next coordinator's metadata is newer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from strandline.protocol.messages.transactions import (
 )
 
 REQUEST_PARTITIONS = 2000
-"""Partitions of one request. A leader appends a marker in some 30 us, and other requests wait meanwhile."""
+"""The number of partitions at which a request is full; it contains all waiting partitions of its last transaction. A leader
+appends a marker in some 30 us, and other requests wait meanwhile."""
 _SUPERSEDED = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 """Errors of a transaction that a later coordinator has completed: that coordinator has written a marker to the partition, or the
 producer has a newer epoch there."""
@@ -47,9 +48,9 @@ class Sending:
     left: dict[TopicNamePartition, None]
     """The partitions that are not done."""
     began_at: float
-    """On the loop's clock."""
+    """When the sending began, on the loop's clock."""
     attempts: int = 0
-    """Failures so far: each left some of the partitions for another attempt."""
+    """The number of failures so far. After each, some of the partitions needed another attempt."""
     is_dropped: bool = False
     """The leadership has ended, or a later coordinator has completed the transaction: partitions that still wait are skipped."""
 
@@ -164,5 +165,5 @@ def apply_response(batch: Batch, response: WriteTxnMarkersResponse) -> list[Fail
 
 
 def all_failed(batch: Batch, code: ErrorCode) -> list[Failed]:
-    """The failures of a request without a response. The leader may have written the markers; to write them twice does no harm."""
+    """The failures of a request without a response. The leader may have written the markers; writing them twice does no harm."""
     return [Failed(sending, list(part.values()), code) for sending, part in batch.parts]

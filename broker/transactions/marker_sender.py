@@ -33,11 +33,11 @@ REQUEST_TIMEOUT_MS = 15_000
 """Longer than a leader waits for the replicas of a marker."""
 SLOW_S = 0.2
 REQUESTS_MAX = 4
-"""The most requests to one broker that are in flight at the same time."""
+"""The maximum number of requests to one broker that are in flight at the same time."""
 BACKOFF_S, BACKOFF_MAX_S = 0.01, 0.5
 """The pause after the first failure of a transaction, which doubles with each further one, and the longest pause."""
 WORTH_A_LINE = 6
-"""A transaction is logged from this failure on: its pauses until then add up to 0.3 s."""
+"""From this failure on, the delay of a transaction is logged: the pauses until then add up to 0.3 s."""
 
 
 class Channels(Protocol):
@@ -48,7 +48,8 @@ class Channels(Protocol):
 
 @dataclass(slots=True)
 class _InFlight:
-    """How many requests to one broker are in flight: sent less than `SLOW_S` ago (fast, at most 1), or longer ago (slow)."""
+    """The number of requests in flight to one broker: `fast` ones (at most 1) were sent less than `SLOW_S` ago, `slow` ones
+    earlier."""
 
     fast: int = 0
     slow: int = 0
@@ -79,14 +80,14 @@ class MarkerSender:
         self._sendings: dict[Sending, None] = {}
         """The transactions whose markers are not all written, in the order of their decisions."""
         self._in_flight: dict[int, _InFlight] = {}
-        """By broker id."""
+        """Broker id -> the number of its requests in flight."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_scheduled = False
         self._is_stopped = False
         self._limits = LineLimits()
 
     def send(self, owner: object, markers: Markers, coordinator_epoch: int) -> None:
-        """Have the markers written. `owner`: the leadership that decided the transaction, for `cancel`."""
+        """Send markers until all of them are written. `owner`: the leadership that decided the transaction, for `cancel`."""
         if self._is_stopped:
             return
         now = asyncio.get_running_loop().time()
@@ -107,12 +108,12 @@ class MarkerSender:
         self._sendings.clear()
 
     def __len__(self) -> int:
-        """Transactions whose markers are not all written."""
+        """The number of transactions whose markers are not all written."""
         return len(self._sendings)
 
     @property
     def without_leader(self) -> int:
-        """How many markers wait because their partition has no leader."""
+        """The number of markers that wait because their partitions have no leader."""
         image = self._image()
         return sum(_has_no_leader(partition, image) for sending in self._sendings for partition in sending.left)
 

@@ -16,7 +16,7 @@ class End(StrEnum):
 
     COMMIT = "commit"
     ABORT = "abort"
-    """By the producer, or because another producer took over the transactional id."""
+    """Aborted by the producer, or because another producer took over the transactional id."""
     TIMEOUT = "timeout"
 
 
@@ -26,7 +26,7 @@ class TransactionMetrics(LoadTimes):
     def __init__(self) -> None:
         super().__init__()
         self.ended = dict.fromkeys(End, 0)
-        """How many transactions were decided in each way, including aborts of transactions without partitions."""
+        """The number of transactions that were decided in each way, including aborts of transactions without partitions."""
         self.markers_written = 0
         """Markers that leaders have committed: one for each partition of a transaction, more if a marker was repeated."""
         self.append = Histogram()

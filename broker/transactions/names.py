@@ -1,7 +1,8 @@
 """Names of named producers and transactional ids share one namespace: the second use of a name is refused with INVALID_REQUEST.
 
-Names of producers are in the metadata of each broker; only its coordinator knows a transactional id. So two requests at the same
-time may still take the same name, one each. That does no harm to records, because the producer ids differ.
+Names of producers are in the metadata of each broker, but only the coordinator of a transactional id knows that id. So of two
+requests at the same time, one may take a name for a named producer and the other may take it as a transactional id. That does no
+harm to records, because the producer ids differ.
 """
 
 from __future__ import annotations

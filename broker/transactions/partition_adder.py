@@ -1,11 +1,11 @@
 """Asks the transaction coordinator to add partitions to transactions, for the brokers that write to these partitions (KIP-890).
 
-The questions of one iteration of the event loop to the same coordinator go into one request. A request does not wait for the one
-before it: the coordinator answers when its records are committed, which may take long.
+The questions of one iteration of the event loop to the same coordinator share one request. A request does not wait for the
+previous one: the coordinator answers when its records are committed, which may take long.
 
-In version 2 of the protocol, a producer begins its next transaction while the coordinator still completes the one before. The
-coordinator answers CONCURRENT_TRANSACTIONS then, which is over in some milliseconds. So the broker repeats the question for
-`RETRY_S` before it passes this error to the producer, which would pause for longer and send the records again.
+In version 2 of the protocol, a producer begins its next transaction while the coordinator still completes the previous one.
+During the completion, which takes some milliseconds, the coordinator answers CONCURRENT_TRANSACTIONS. So the broker repeats the
+question for `RETRY_S` before it passes this error to the producer, which would pause for longer and send the records again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandline.protocol.messages.transactions import (
 
 REQUEST_TIMEOUT_MS = 10_000
 RETRY_S = 0.1
-"""How long a question that is answered with CONCURRENT_TRANSACTIONS is repeated."""
+"""The time for which a question that is answered with CONCURRENT_TRANSACTIONS is repeated."""
 RETRY_BACKOFF_S = 0.002
 """The first pause. Each one is twice as long as the one before, up to the longest."""
 RETRY_BACKOFF_MAX_S = 0.016

@@ -16,7 +16,7 @@
                                  tag 2, int16                  version of the transaction's protocol
                                  tag 1000, int16, ours         last producer epoch
 
-Kafka does not write the last producer epoch, so with it the retry of a request that had succeeded is fenced after a fail-over
+Kafka does not write the last producer epoch. So in Kafka, the retry of a request that had succeeded is fenced after a fail-over
 (KAFKA-20357). Kafka's readers skip a tag that they do not know. Both versions are read, and version 1 is written.
 """
 

@@ -3,14 +3,14 @@
 Every method that decides a request returns a `Decision`, or raises the `BrokerError` that the client gets. Only `replay`, which
 applies one record, changes the state. So a decision whose append failed has changed nothing.
 
-**A decision takes effect when its record is committed.** Only then the reply is sent, and only then the markers. A request that
-comes in between meets the new state: a producer that has asked for a commit and asks again gets CONCURRENT_TRANSACTIONS, which
-its client repeats.
+**A decision takes effect when its record is committed.** Only then are the reply and the markers sent. A request that arrives in
+between is decided by the new state: a producer that asks for the same commit again gets CONCURRENT_TRANSACTIONS, and repeats the
+request.
 
 A request with a producer id or an epoch other than the present one comes from a producer that was replaced, and is fenced. The
 exceptions are retries of requests that had succeeded and whose answer was lost: they get the same answer again (`_is_retry`).
 
-Sources: KIP-98 (the protocol), KIP-360 (a producer that goes on after an error), KIP-890 (TV2: an epoch for each transaction).
+Sources: KIP-98 (the protocol), KIP-360 (a producer that continues after an error), KIP-890 (TV2: an epoch for each transaction).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Markers(NamedTuple):
 
 @dataclass(slots=True)
 class Decision:
-    """The work for the shell. The shell appends the record, and has the shard replay it. It sends the answer and the markers when
-    the record is committed; without a record, when all earlier records of the shard are."""
+    """The work for the shell. The shell appends the record, and lets the shard replay it. It sends the answer and the markers
+    when the record is committed; without a record, when all earlier records of the shard are committed."""
 
     record: TransactionRecord | None = None
     answer: ProducerIdAndEpoch | BrokerError | None = None
-    """The producer id and epoch that the producer goes on with, or the error that makes it repeat its request. None if the
+    """The producer id and epoch with which the producer continues, or the error that makes it repeat its request. None if the
     decision answers no request."""
     markers: Markers | None = None
 
@@ -67,7 +67,7 @@ class TransactionShard:
     def __init__(self, config: TransactionConfig) -> None:
         self._config = config
         self.transactions: dict[str, Transaction] = {}
-        """By transactional id."""
+        """Transactional id -> its state."""
 
     def replay(self, record: TransactionRecord) -> None:
         """Apply a record: the new state of a transactional id, or its tombstone."""
@@ -86,8 +86,8 @@ class TransactionShard:
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, fresh_id: int, now_ms: int
     ) -> Decision:
         """Give a transactional id to a producer, and fence the previous producer. `expected`: the producer id and epoch of a
-        producer that goes on after an error (KIP-360); it is fenced if another producer has taken over. `fresh_id`: an unused
-        producer id, in case that one is needed.
+        producer that continues after an error (KIP-360); it is fenced if another producer has taken over. `fresh_id`: an unused
+        producer id, in case one is needed.
 
         An open transaction is aborted first; the answer is CONCURRENT_TRANSACTIONS until that is complete. Raises
         INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS or PRODUCER_FENCED."""
@@ -144,8 +144,8 @@ class TransactionShard:
     def missing_partitions(
         self, asker: ProducerIdAndEpoch, transactional_id: str, asked: Iterable[TopicNamePartition]
     ) -> list[TopicNamePartition]:
-        """The partitions among `asked` that the ongoing transaction does not have. Their leaders refuse its records (KIP-890,
-        TV1), because the coordinator writes markers only into partitions that it knows."""
+        """The partitions among `asked` that the ongoing transaction does not have. The leaders of these partitions refuse the
+        transaction's records (KIP-890, TV1), because the coordinator writes markers only into partitions that it knows."""
         found = self._of_producer(transactional_id, asker)
         if found.state.is_prepared:
             raise _concurrent(found)
@@ -178,7 +178,7 @@ class TransactionShard:
     def end(
         self, asker: ProducerIdAndEpoch, transactional_id: str, *, commit: bool, version: int, fresh_id: int, now_ms: int
     ) -> Decision:
-        """Commit or abort. The answer is what the producer goes on with: in TV2 the next epoch.
+        """Commit or abort a transaction. The producer continues with the id and epoch of the answer: in TV2 the next epoch.
 
         | state            | commit                          | abort                            |
         | Ongoing          | PrepareCommit                   | PrepareAbort                     |
@@ -246,7 +246,7 @@ class TransactionShard:
                 yield Decision(_record(aborted), markers=markers_of(aborted))
 
     def count_exhausted(self, now_ms: int) -> int:
-        """How many producer ids `abort_timed_out` needs."""
+        """The number of producer ids that `abort_timed_out` needs."""
         return sum(each.is_epoch_exhausted and _is_timed_out(each, now_ms) for each in self.transactions.values())
 
     def forget_unused(self, now_ms: int) -> Iterator[Decision]:

@@ -2,7 +2,7 @@
 
 Both protocols are served. In the older one (TV1) a producer keeps its epoch from one transaction to the next. In the newer one
 (TV2) every end of a transaction bumps the epoch, so a batch that arrives after the end of its transaction is too old to be
-appended. The transaction's version stands in its record, because a later coordinator must complete it by the same rules.
+appended. The transaction's version is in its record, because a later coordinator must complete it by the same rules.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class State(IntEnum):
 
     @property
     def title(self) -> str:
-        """Kafka's word for it, as its tools print it."""
+        """Kafka's word for the state, as its tools print it."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @property
     def is_prepared(self) -> bool:
-        """Decided, and not completed."""
+        """Whether the transaction is decided, and not completed."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
     @property
     def is_idle(self) -> bool:
-        """There is no transaction: one may begin, and the id may expire."""
+        """Whether there is no transaction: one may begin, and the id may expire."""
         return self in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 
 
@@ -77,11 +77,11 @@ class Transaction:
     producer_epoch: int
     """The newest epoch. A prepared transaction of TV2 and its markers have the epoch of the producer's next transaction."""
     last_producer_epoch: int = NO_EPOCH
-    """The epoch before, if the same producer has bumped it: a request that names it is the retry of one that had succeeded. Not
-    set if another producer has taken over."""
+    """The previous epoch, if the epoch was raised for the same producer: a request with it is answered as the retry of a request
+    that had succeeded. `NO_EPOCH` if another producer has taken over."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The producer goes on with this id when its prepared transaction is completed, because its epochs are exhausted."""
+    """The id with which the producer continues after its prepared transaction is completed, if its epochs are exhausted."""
     timeout_ms: int
     state: State = State.EMPTY
     partitions: tuple[TopicNamePartition, ...] = ()
@@ -98,7 +98,7 @@ class Transaction:
     def initialized(
         self, *, producer_id: int, producer_epoch: int, last_producer_epoch: int, timeout_ms: int, now_ms: int
     ) -> Transaction:
-        """The state after InitProducerId: a new producer has the id, or its producer goes on after an error."""
+        """The state after InitProducerId: a new producer has the id, or its producer continues after an error."""
         return self._to(
             State.EMPTY,
             producer_id=producer_id,
