@@ -1,6 +1,6 @@
-"""Client quotas: how much of a broker one user or client id may take.
+"""Client quotas: limits on what one user or client id may use of a broker.
 
-    client_quotas.py  the three kinds of a broker, which follow the metadata
+    client_quotas.py  the three kinds of quotas of a broker, which follow the metadata
     metered.py        measures requests, and adds the throttle time to their responses
     limited_fetch.py  a consumer's fetch, limited to the rest of its budget
     installation.py   puts the meters around the handlers while there is a quota for them, and only then

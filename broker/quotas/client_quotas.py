@@ -44,7 +44,7 @@ class BrokerQuotas:
             kind.use(quotas, now)
 
     def drop_idle(self, now: float) -> None:
-        """Forget the clients that have sent no request for a long time. Called regularly."""
+        """Drop the budgets of clients that have sent no request for a long time. Called regularly."""
         for kind in self.kinds:
             kind.drop_idle(now)
 

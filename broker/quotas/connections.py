@@ -20,7 +20,7 @@ def request_memory(config: BrokerConfig) -> RequestMemory | None:
 
 
 def connections_max(config: BrokerConfig, listener_name: str) -> int:
-    """The most connections of this listener."""
+    """The maximum number of connections of this listener."""
     return _of_listener(config, listener_name, "max.connections")
 
 

@@ -1,7 +1,7 @@
 """Wraps a broker's handlers with meters while there are quotas, and unwraps them when the last quota is removed.
 
-So a broker without quotas does no work for them per request. All connections of a server share one dict of handlers: a change of
-it takes effect with the next request of each connection.
+So a broker without quotas does no work for them per request. All connections of a server share one dict of handlers, so a change
+of the dict takes effect with the next request of each connection.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class QuotaInstallation:
         self._install()
 
     def drop_idle(self) -> None:
-        """Forget the clients that have sent no request for a long time. Called regularly."""
+        """Drop the budgets of clients that have sent no request for a long time. Called regularly."""
         self.quotas.drop_idle(self._now())
 
     def _install(self) -> None:

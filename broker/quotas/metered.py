@@ -1,13 +1,14 @@
 """Measures requests: the bytes of Produce, and the time in handlers.
 
 The wrapper of a handler passes a `MeteredRequest` to it. The response gets the throttle time, and then the connection is muted
-(KIP-219). The bytes of a Produce request count when it arrives, and a client that exceeds its quota by it is muted at once: the
+(KIP-219). The bytes of a Produce request count when it arrives, and a client that exceeds its quota with it is muted at once: the
 response may wait for the followers, and more requests could arrive until then.
 
 The time is measured from the decoding of the request until its handler returns; a response that is sent later adds the time of
-its encoding. The work of a handler on a thread or in a coroutine is not measured. Nor is a request that only brokers send, unless
-its sender is refused because it is no broker. If the Kafka door makes a request on behalf of a client, only the time of its
-handler counts: its answer is not sent to the client.
+its encoding. The work of a handler on a thread or in a coroutine is not measured. A request that only brokers send is not
+measured either, unless its sender is refused because it is no broker. If a listener of Kafka's protocol (`broker/kafka/`) calls a
+handler on behalf of a client, only the time in the handler counts, because the handler's answer is not sent to the client as it
+is.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from strandline.protocol.rpc.server import Handler, ServerRequest
 from strandline.protocol.rpc.server_connection import answer_error
 
 OF_BROKERS = frozenset({apis.WRITE_TXN_MARKERS, apis.GET_REPLICA_LOG_INFO})
-"""Requests that only brokers may send (CLUSTER_ACTION). Requests that clients send, too, have a replica id if a follower sends
-them."""
+"""Requests that only brokers may send (CLUSTER_ACTION). Requests that both followers and clients send are recognised by their
+replica id."""
 _CLIENT_ID_MAX = 1024
 
 
@@ -44,11 +45,11 @@ class MeteredRequest(ServerRequest, eq=False):
 
     meter: Meter | None = None
     produce: Budget | None = None
-    """Is charged for the request's bytes; None if no quota applies."""
+    """The budget that is charged for the request's bytes; None if no quota applies."""
     request: Budget | None = None
-    """Is charged for the time in the handler; None if no quota applies."""
+    """The budget that is charged for the time in the handler; None if no quota applies."""
     counted_at: float = 0.0
-    """Up to when the time in the handler was charged, on the stopwatch; 0 when the handler has returned."""
+    """The time on the stopwatch up to which the time in the handler was charged; 0 when the handler has returned."""
 
     def reply(self, body: Message, records: Records | None = None) -> None:
         assert self.meter is not None
@@ -155,7 +156,7 @@ class Meter:
             request.counted_at = until
 
     def wait_s(self, request: MeteredRequest) -> float:
-        """How long the client has to wait after the answer to this request; 0 if it is within its quotas."""
+        """The seconds for which the client must wait after the answer to this request; 0 if it is within its quotas."""
         if request.counted_at:
             self.count_time(request, request.counted_at)
         now, quotas = self._now(), self._quotas

@@ -6,12 +6,12 @@ from strandline.controller.metadata.security.quota_lookup import Payer
 from strandline.protocol.log_limits import printable
 
 PAYERS_MAX = 100
-"""How many users and client ids have their own counters for one kind of quota; later ones share `OTHERS`."""
+"""The maximum number of users and client ids with counters of their own, per kind of quota; later ones share `OTHERS`."""
 OTHERS = ("(others)", "(others)")
 
 
 class ThrottleTime:
-    """How often, and for how long, one payer was throttled."""
+    """The number of throttled requests of one payer, and the sum of their throttle times."""
 
     __slots__ = ("requests", "seconds")
 
@@ -27,7 +27,7 @@ class QuotaMetrics:
         self.throttled: dict[str, dict[tuple[str, str], ThrottleTime]] = {}
 
     def on_throttled(self, key: str, payer: Payer, seconds: float) -> None:
-        """Count a request whose client has to wait."""
+        """Count a request whose client must wait. `seconds`: its throttle time."""
         of_key = self.throttled.setdefault(key, {})
         labels = (printable(payer.user or "") or "", printable(payer.client_id or "") or "")
         if labels not in of_key and len(of_key) >= PAYERS_MAX:

@@ -1,1 +1,1 @@
-"""Security on a broker: the answers about it, and who may ask for what."""
+"""Security on a broker: describes ACLs, credentials and quotas, and checks the rights of each request's sender."""

@@ -1,4 +1,4 @@
-"""Puts two guards before the handlers of a broker: of the sender's rights, and of the owners of members and producer ids."""
+"""Puts two guards before the handlers of a broker: for the sender's rights, and for the owners of members and producer ids."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A bounded table of keys, such as member ids and producer ids, and the principal that owns each.
 
-When the table is full, it forgets the key that was claimed first, and the next principal that uses this key owns it. A principal
-with half of the table loses its own first key instead. Otherwise it could claim ever new keys until the table forgets those of
-other principals, and then use them."""
+When the table is full, the key that was claimed first is dropped, and the next principal that uses this key owns it. A principal
+with half of the table loses its own first key instead. Otherwise it could claim new keys until those of other principals are
+dropped, and then use these."""
 
 from __future__ import annotations
 

@@ -8,12 +8,13 @@ epoch, use up its sequence numbers, or add records to its open transaction.
                         high epoch would fence the producer that gets this id later
     other producer id   the first principal whose batch is appended to the partition owns it there; another one gets
                         INVALID_PRODUCER_ID_MAPPING. If a transactional id passes to another principal, its coordinator gives it
-                        a higher epoch, and confirms the first batch of that epoch to the leader: then the owner changes
+                        a higher epoch. The owner changes when the coordinator confirms the first batch of that epoch to the
+                        leader
 
 This guard runs after the guard of the rights. Only the leader that has appended the batches knows the owners.
 
-**Where this is weak**: a new leader does not know the owners, and takes the first principal that writes with each producer id. An
-attacker that may write to the partition can disturb its producers in this moment, as it always can in Apache Kafka."""
+**Where this is weak**: a new leader does not know the owners: the first principal that writes with a producer id owns it. An
+attacker that may write to the partition can disturb its producers at this moment, as it always can in Apache Kafka."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ class OwnedProduce(PartialRequest):
 
 
 def identities(records: memoryview) -> list[tuple[int, int]]:
-    """The producer id and epoch of each batch that has one. A malformed batch ends the list: the append refuses it."""
+    """The producer id and epoch of each batch that has one. What follows a malformed batch may be wrong; this does no harm,
+    because the append refuses the records of the partition."""
     found, position, size = [], 0, len(records)
     while position + HEADER_SIZE <= size:
         identity = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
@@ -128,7 +130,8 @@ def identities(records: memoryview) -> list[tuple[int, int]]:
 
 
 def _refusal(access: Access, producer_id: int, epoch: int, owner: Owner | None, transactional_id: str | None) -> ErrorCode | None:
-    """Why the sender may not write with this producer id, if another principal owns it, or if it has a name."""
+    """The error code if another principal owns the producer id, or if the id has a name that the sender may not use; None if the
+    sender may write with it."""
     if is_named(producer_id):
         return _refusal_of_named(access, producer_id)
     is_foreign = owner is not None and _is_foreign(owner, access.principal, epoch, transactional_id is not None)
@@ -136,8 +139,8 @@ def _refusal(access: Access, producer_id: int, epoch: int, owner: Owner | None, 
 
 
 def _is_foreign(owner: Owner, principal: Principal, epoch: int, is_transactional: bool) -> bool:
-    """Whether another principal owns the producer id of the batch. A transactional batch with a higher epoch is allowed here:
-    its transaction coordinator has to confirm it to the leader."""
+    """Whether another principal owns the producer id of the batch. A transactional batch with a higher epoch is allowed here,
+    because the transaction coordinator has to confirm it to the leader."""
     return owner.principal != principal and not (is_transactional and epoch > owner.epoch)
 
 

@@ -1,4 +1,4 @@
-"""Whether a consumer may read a partition. `broker/fetch/fetch_handler.py` checks it each time that it reads the partition.
+"""Checks whether a consumer may read a partition, each time that `broker/fetch/fetch_handler.py` reads the partition.
 
 A check before the handler would not be enough, because the right may be granted or withdrawn later: a fetch session names its
 partitions only once, and a request may wait for minutes."""
@@ -20,7 +20,8 @@ class Reading:
         self._access = rights.access_of(request)
 
     def check(self, topic_id: bytes) -> None:
-        """Raises TOPIC_AUTHORIZATION_FAILED, or UNKNOWN_TOPIC_ID if the sender may not even know that the topic exists."""
+        """Check the right READ on a topic. Raises TOPIC_AUTHORIZATION_FAILED, or UNKNOWN_TOPIC_ID if the sender may not even
+        know that the topic exists."""
         code = self._access.topic_refusal(topic_id, READ)
         if code is not None:
             raise BrokerError(code)

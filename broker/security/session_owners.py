@@ -1,19 +1,19 @@
 """Members of groups and transactions belong to the principal that began them.
 
-Several principals may have the right READ on one group, or WRITE on one transactional id. None of them may continue what another
-one has begun, although it learns member ids from DescribeGroups, and can guess producer ids:
+Several principals may have the right READ on one group, or WRITE on one transactional id. None of them may continue a membership
+or a transaction that another one has begun, although DescribeGroups shows the member ids, and producer ids can be guessed:
 
     a member id         belongs to the principal that joined with it. Another one gets UNKNOWN_MEMBER_ID, as if the group had no
-                        such member. An operator who removes members of others needs DELETE on the group
+                        such member. An operator that removes members of other principals needs DELETE on the group
     an instance id      belongs to the principal of its static member, while the group has this member. Another one would join in
                         the member's place; it gets FENCED_INSTANCE_ID, or UNRELEASED_INSTANCE_ID in the newer protocol
-    a transactional id  belongs to the principal of the last InitProducerId, which fences the producer before it. Another one that
-                        goes on with the same producer id gets INVALID_PRODUCER_ID_MAPPING
+    a transactional id  belongs to the principal of the last InitProducerId, which fences the previous producer. Another one that
+                        continues with the same producer id gets INVALID_PRODUCER_ID_MAPPING
 
 These guards run after the guards of the rights. Only the coordinator that handled the first request knows the owner.
 
-**Where this is weak**: a new coordinator, after a failover, does not know the owner, and takes the first principal whose request
-succeeds. An attacker that has the right and knows the ids can be that principal."""
+**Where this is weak**: a new coordinator, after a failover, does not know the owner: the first principal whose request succeeds
+becomes the owner. An attacker that has the right and knows the ids can be that principal."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ _JOINED = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
 
 
 class SessionOwners:
-    """The owners of the members and transactions that a broker coordinates, and the guards that compare them."""
+    """The owners of the members and transactions that a broker coordinates, and the guards that check them."""
 
     def __init__(self, static_member: FindStaticMember = lambda group_id, instance_id: None) -> None:
         """`static_member`: returns the id of the member of this group that has this instance id; None if there is none."""
         self._static_member = static_member
         self.members: Owners[tuple[str, str]] = Owners(MEMBERS_MAX)
-        """By group id and member id."""
+        """(group id, member id) -> its owner."""
         self.transactions: Owners[str] = Owners(TRANSACTIONAL_IDS_MAX)
-        """By transactional id."""
+        """Transactional id -> its owner."""
         self._additions = items("transactions", "results", self._refuse_addition)
 
     def guards(self) -> dict[int, Guard]:
@@ -98,7 +98,7 @@ class SessionOwners:
         return pass_filtered(request, handler, complete)
 
     def join_group(self, access: Access, request: Any, handler: Handler) -> Any:
-        """The response has the member id, which the request of a new member lacks."""
+        """Claims the member id of the response, because the request of a new member has none."""
         body: JoinGroupRequest = request.body
         self._check_member(access, body.group_id, body.member_id)
         self._check_instance(access, body, body.group_instance_id, ErrorCode.FENCED_INSTANCE_ID)
@@ -140,7 +140,7 @@ class SessionOwners:
             raise BrokerError(code, f"a member of another principal has the instance id {instance_id}")
 
     def leave_group(self, access: Access, request: Any, handler: Handler) -> Any:
-        """Each member is checked by itself. To remove a member by its instance id alone, an operator needs DELETE."""
+        """Checks each member of the request. To remove a member by its instance id alone, an operator needs DELETE."""
         body: LeaveGroupRequest = request.body
         may_remove = access.sees(DELETE, GROUP_RESOURCE, body.group_id)
 
@@ -163,8 +163,8 @@ class SessionOwners:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def init_producer_id(self, access: Access, request: Any, handler: Handler) -> Any:
-        """Any principal with WRITE on the transactional id may begin a new producer. A request with a producer id goes on with a
-        producer, so it must come from the owner."""
+        """Any principal with WRITE on the transactional id may begin a new producer. A request with a producer id continues an
+        existing producer, so only the owner may send it."""
         body: InitProducerIdRequest = request.body
         transactional_id = body.transactional_id
         if transactional_id is None:
