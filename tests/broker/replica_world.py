@@ -1,7 +1,7 @@
-"""The data side of some brokers in a box: real partitions on real logs (on a disk in memory), virtual time, held messages.
+"""The data side of some brokers in a test: real partitions on real logs (on a disk in memory), virtual time, held messages.
 
-Nothing moves by itself. A test builds the metadata with real records, calls handlers with requests, ends loop turns,
-lets time pass, and decides when an AlterPartition answer comes.
+Nothing happens by itself. A test builds the metadata with real records, calls handlers with requests, ends event-loop iterations,
+lets time pass, and decides when an AlterPartition answer arrives.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Timer:
 
 
 class VirtualLoop:
-    """Turns and timers, without waiting."""
+    """An event loop in virtual time: the test ends its iterations and advances its timers."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -118,7 +118,7 @@ class HeldSubmitter:
         self.submitted: list[AlterPartitionItem] = []
         self.cancelled: list[AlterPartitionItem] = []
         self.is_busy = False
-        """An earlier proposal of the partition is still on its way: nothing is taken."""
+        """Whether an earlier proposal of the partition is still under way. If so, `submit` takes nothing."""
 
     def submit(self, item: AlterPartitionItem) -> bool:
         if self.is_busy or item.key in self.pending:
@@ -133,12 +133,12 @@ class HeldSubmitter:
             self.cancelled.append(item)
 
     def take(self, key: TopicIdPartition = P) -> AlterPartitionItem:
-        """The proposal leaves the queue, as if its answer were on the way."""
+        """Take the proposal from the queue, as if it had been sent."""
         return self.pending.pop(key)
 
 
 def commit(item: AlterPartitionItem, *, partition_epoch: int | None = None) -> None:
-    """The controller's answer that the proposal is committed."""
+    """Deliver the controller's answer that the proposal is committed."""
     isr = [broker_id for broker_id, _ in item.isr]
     epoch = item.partition_epoch + 1 if partition_epoch is None else partition_epoch
     item.on_result(AlterPartitionPartitionResponse(item.topic_id, item.partition, 0, 1, item.leader_epoch, isr, 0, epoch), False)
@@ -323,7 +323,7 @@ class Node:
         broker_epoch: int | None = None,
         end_turn: bool = True,
     ) -> HandledRequest:
-        """A fetch of a follower that is not in the box: its log agrees with ours and ends at `offset`."""
+        """A fetch of a follower without a `Node`: its log agrees with ours and ends at `offset`."""
         partition = self[key]
         last = partition.log.latest_epoch if offset else -1
         return self.fetch(
@@ -406,7 +406,7 @@ class ReplicaWorld:
         self.change(PartitionChangeRecord(*key, isr=tuple(isr)), at=at)
 
     def replicate(self, follower: int, leader: int, *, key: TopicIdPartition = P) -> FetchPartitionResponse:
-        """One round trip of a fetcher."""
+        """One round trip of the follower's fetcher."""
         source, target = self[leader], self[follower]
         position = target[key].fetch_position()
         request = source.fetch_from(target, key=key)
@@ -417,7 +417,7 @@ class ReplicaWorld:
 
 
 def deliver(partition: Partition, position: Any, request: HandledRequest) -> bool:
-    """The follower's side of a fetch response."""
+    """Apply a fetch response to the follower's partition. Returns whether the partition has changed."""
     answer = request.answer.partitions[0]
     assert answer.error_code == 0, ErrorCode(answer.error_code)
     if answer.diverging_epoch.epoch >= 0:

@@ -1,4 +1,4 @@
-"""Metadata, cluster and config questions answered from the broker's own image; decisions passed on."""
+"""Metadata, cluster and config requests are answered from the broker's own image; changes are forwarded to the controller."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def handlers(metadata: Metadata, channel: Channel | None = None, **settings: Any
 
 
 async def any_name(name: str) -> None:
-    """No transactional id has this name."""
+    """Accept any name: no transactional id equals it."""
 
 
 def metadata_of(admin: AdminHandlers, topics: list[MetadataTopicRequest] | None, listener: str = "INSIDE") -> Any:
@@ -275,7 +275,7 @@ async def test_a_changed_config_is_answered_when_the_image_has_it() -> None:
 
 
 async def test_an_unclean_election_is_answered_when_any_leader_is_seen() -> None:
-    """It seldom elects the preferred replica. A broker that waited for that one would answer seconds late."""
+    """An unclean election seldom elects the preferred replica. A broker that waited for that one would answer seconds late."""
     leaderless = [TopicRecord("orders", TOPIC), PartitionRecord(TOPIC, 0, (1, 2, 3), (2,), -1, 4, 6)]
     metadata = Metadata(broker(1), *leaderless)
     answer = ElectLeadersResponse(0, [ElectLeadersResult("orders", 0)])
@@ -339,7 +339,8 @@ async def test_a_name_is_the_controllers_to_decide_every_time() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION])
 async def test_a_decision_against_a_name_is_an_answer_with_its_reason(code: ErrorCode) -> None:
-    """An answer, not a failed request: a client asks the next broker when a request fails, and each would ask again."""
+    """The response has the error. If the request failed instead, the client would ask the next broker, and each would ask
+    again."""
     answer = await init_producer_id(Channel(BrokerError(code, "why")), name="sink", work_epoch=5)
     assert (answer.error_code, answer.error_message, answer.producer_id) == (code, "why", -1)
 

@@ -201,7 +201,7 @@ async def test_a_cancelled_proposal_stops_being_retried() -> None:
 
 
 async def test_an_unknown_error_does_not_end_isr_changes() -> None:
-    """I24: the task that carries proposals lives as long as the broker."""
+    """I24: the task that sends the proposals runs as long as the broker."""
     results: list[AlterPartitionPartitionResponse] = []
     controller = Controller(lambda request: AlterPartitionResponse(12345, []), answer)
     manager = AlterPartitionManager(1, controller, Registration())
@@ -212,7 +212,8 @@ async def test_an_unknown_error_does_not_end_isr_changes() -> None:
 
 
 async def test_a_copy_that_got_no_answer_makes_the_answer_to_the_next_one_doubtful() -> None:
-    """It may arrive behind it: a refusal of the one says nothing about the other."""
+    """A request without an answer may arrive after the next one, so a refusal of the next one does not mean that it was refused,
+    too."""
     doubtful: list[bool] = []
 
     class Lossy(Controller):

@@ -66,7 +66,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_requests_share_one_connection(world: World) -> None:
-    """Requests that come at the same time do not each dial: a coordinator sends markers of many transactions at once."""
+    """Requests at the same time share a connection: a coordinator sends the markers of many transactions at once."""
     assert sorted(await asyncio.gather(world.ask(), world.ask(), world.ask())) == [1, 2, 3]
     assert await world.ask() == 4
     assert len(world.peer.connections) == 1
@@ -82,7 +82,7 @@ async def test_a_broker_that_registered_again_gets_a_new_connection(world: World
 
 
 async def test_a_lost_connection_is_opened_again(world: World) -> None:
-    """A failure lasts for the requests in flight, and not for the next one."""
+    """Only the requests in flight fail; the next request opens a new connection."""
     world.peer.is_silent = True
     lost = asyncio.ensure_future(world.ask())
     while not world.peer.asked:
@@ -101,7 +101,7 @@ async def test_a_lost_connection_is_opened_again(world: World) -> None:
 
 
 async def test_a_broker_that_is_not_known_or_silent_is_a_retriable_error(world: World) -> None:
-    """The callers repeat what fails with a retriable error, so no other kind may come from here."""
+    """Callers repeat requests that fail with a retriable error, so this module must raise no other kind."""
     with pytest.raises(BrokerError) as failed:
         await world.channels.request(3, apis.WRITE_TXN_MARKERS, REQUEST, TIMEOUT_MS)
     assert failed.value.code == ErrorCode.BROKER_NOT_AVAILABLE

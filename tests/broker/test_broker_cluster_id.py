@@ -21,7 +21,7 @@ A, B = "A" * 22, "B" * 22
 
 
 class Quorum:
-    """Processes that answer the handshake as controllers do, from a moment on or not at all."""
+    """Processes that answer handshakes as controllers do: at once, later, or never."""
 
     def __init__(self) -> None:
         self.servers: dict[int, Server] = {}
@@ -93,7 +93,7 @@ async def test_the_error_names_each_missing_controller_and_the_reason(quorum: Qu
 
 
 async def test_a_silent_controller_holds_up_no_other(quorum: Quorum) -> None:
-    """A black hole: it accepts and never answers."""
+    """This one accepts connections and never answers."""
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
         hole.listen()

@@ -12,7 +12,7 @@ from strandline.storage.files import DiskError
 
 
 def test_a_committed_isr_change_counts_once_however_it_came_about() -> None:
-    """The controller fenced a follower: the ISR shrank without a proposal of the leader."""
+    """The controller fences a follower: the ISR shrinks without a proposal of the leader."""
     world = ReplicaWorld()
     world.topic()
     metrics = world[1].manager.metrics
@@ -118,7 +118,7 @@ def test_a_topic_is_counted_as_long_as_one_of_its_partitions_is_here() -> None:
 
 
 def test_the_lag_of_a_replica_is_that_behind_its_leaders_high_watermark() -> None:
-    """As Kafka counts it: records that the leader has and that are not committed are no lag yet."""
+    """As in Kafka, uncommitted records of the leader do not count as lag."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2))
     core = FetcherCore(broker_id=2, broker_epoch=lambda: 1, settings=FetcherSettings(), on_disk_error=lambda error: None)

@@ -65,7 +65,7 @@ def stored(node: Node) -> list[tuple[str, list[bytes | None]]]:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_compressed_batch_is_stored_as_it_was_sent(codec: Codec) -> None:
-    """Followers and consumers get the producer's bytes. Only base offset and leader epoch are the leader's."""
+    """Followers and consumers get the producer's bytes. The leader sets only the base offset and the leader epoch."""
     _, leader = one()
     sent = batch(codec, b"a" * 100, b"b" * 100)
     payload = bytes(sent[v2.CRC_POS :])
@@ -89,7 +89,7 @@ def test_a_topic_with_a_codec_stores_every_batch_in_it(name: str) -> None:
 
 
 def test_the_broker_notes_which_partitions_need_another_codec() -> None:
-    """Produce requests for other partitions skip the preparation, so a forgotten partition would store the wrong codec."""
+    """Requests for other partitions skip the preparation, so the codec of a partition that is not noted would be wrong."""
     thread = HeldThread()
     world, leader = one(thread)
     for name, expected in (("gzip", "gzip"), ("producer", "none"), ("zstd", "zstd")):
@@ -115,7 +115,7 @@ def test_the_level_of_the_topic_is_used() -> None:
 
 
 def test_a_batch_in_the_codec_of_its_topic_is_not_compressed_again() -> None:
-    """Whatever its level: as in Kafka."""
+    """As in Kafka, even if its level is another one."""
     thread = HeldThread()
     _, leader = one(thread, compression_type="gzip")
     sent = bytearray(encode_batch([(None, b"a" * 1000, [], NOW_MS)], codec=Codec.GZIP, level=1))
@@ -141,7 +141,8 @@ def test_a_compressed_anew_batch_keeps_its_producer_and_a_retry_is_recognised() 
 
 
 def test_a_large_batch_is_prepared_on_a_thread_and_holds_its_connection() -> None:
-    """Meanwhile the loop is free, and the requests behind it wait, so that a producer's batches keep their order."""
+    """Meanwhile the event loop serves other connections. Requests on this one wait, so that a producer's batches keep their
+    order."""
     thread = HeldThread()
     _, leader = one(thread)
     large = leader.produce(batch(Codec.ZSTD, LARGE), acks=1)
@@ -162,7 +163,7 @@ def test_a_small_batch_is_prepared_at_once() -> None:
 
 
 def test_a_bomb_is_refused_on_the_thread() -> None:
-    """Its size is not known before it is decompressed, and the loop must not wait for that (F13)."""
+    """The size is known only after decompression, for which the event loop must not wait (F13)."""
     thread = HeldThread()
     _, leader = one(thread)
     bomb = v2.assemble(
@@ -219,7 +220,7 @@ def test_a_broker_that_lost_the_leadership_meanwhile_appends_nothing() -> None:
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_a_broker_that_was_paused_meanwhile_appends_nothing(acks: int) -> None:
-    """Another broker may lead since then, and this one does not know it yet."""
+    """Another broker may lead since then, and this one may not have the metadata yet."""
     thread, now = HeldThread(), [100.0]
     _, leader = one(thread)
     detector = PauseDetector(limit_ms=3000, heard_at=lambda: 99.0)
@@ -241,7 +242,7 @@ def test_a_broker_that_was_paused_meanwhile_appends_nothing(acks: int) -> None:
 
 
 def test_a_request_whose_connection_closed_meanwhile_is_appended() -> None:
-    """As any request that has arrived: with acks=0 the producer may have stopped already."""
+    """It is appended like any request that has arrived: with acks=0 the producer may have stopped already."""
     thread = HeldThread()
     _, leader = one(thread)
     request = leader.produce(batch(Codec.ZSTD, LARGE), acks=0)
@@ -290,7 +291,7 @@ def test_an_unknown_codec_is_refused(bits: int) -> None:
 
 
 def test_a_batch_that_grows_beyond_the_topics_limit_is_refused() -> None:
-    """max.message.bytes holds for what is stored, as in Kafka."""
+    """max.message.bytes limits the stored batch, as in Kafka."""
     thread = HeldThread()
     _, leader = one(thread, compression_type="uncompressed", max_message_bytes="1000")
     request = leader.produce(batch(Codec.ZSTD, b"a" * 5000), acks=1)
@@ -299,7 +300,7 @@ def test_a_batch_that_grows_beyond_the_topics_limit_is_refused() -> None:
 
 
 def test_a_compressed_batch_behind_a_plain_one_is_prepared_on_the_thread_too() -> None:
-    """The append decompresses nothing: a request can have a thousand bombs behind one small batch."""
+    """The append itself decompresses nothing, and a request can have a thousand bombs behind one small batch."""
     thread = HeldThread()
     _, leader = one(thread)
     request = leader.produce(batch(Codec.NONE, b"a") + batch(Codec.GZIP, LARGE), acks=1)
@@ -326,7 +327,7 @@ def test_the_batches_of_a_partition_share_one_limit() -> None:
 
 @pytest.mark.parametrize(("codec", "cleanup_policy"), [(Codec.ZSTD, "delete"), (Codec.NONE, "compact")])
 def test_the_partitions_of_a_request_share_what_is_prepared_at_once(codec: Codec, cleanup_policy: str) -> None:
-    """A request for a thousand partitions must not take the loop for a second: neither to decompress nor to look for keys."""
+    """Neither decompression nor the check for keys may take the event loop for a second, even for a thousand partitions."""
     thread = HeldThread()
     world = ReplicaWorld(run_blocking=thread)
     world.topic(replicas=(1,), partitions=8, cleanup_policy=cleanup_policy)
@@ -340,7 +341,7 @@ def test_the_partitions_of_a_request_share_what_is_prepared_at_once(codec: Codec
 
 
 def test_many_small_records_are_checked_on_the_thread() -> None:
-    """They are few bytes, but a microsecond each."""
+    """Checking them takes a microsecond each, although they have few bytes."""
     thread = HeldThread()
     _, leader = one(thread)
     request = leader.produce(batch(Codec.ZSTD, *[b""] * (AT_ONCE_RECORDS_MAX + 1)), acks=1)
@@ -367,7 +368,8 @@ def test_a_batch_in_the_codec_of_its_topic_needs_no_thread_if_it_is_small() -> N
 
 @pytest.mark.parametrize("producer_id", [7, 0x40 << 56])
 def test_what_a_thread_has_checked_is_not_decompressed_on_the_loop(producer_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batch on a connection, and that of a fenced producer, are checked before the producer's id counts."""
+    """The first batch on a connection, and one of a named producer that may be fenced, are checked before their producer id
+    counts."""
     thread = HeldThread()
     _, leader = one(thread)
     sent = batch(Codec.ZSTD, LARGE, producer_id=producer_id, producer_epoch=0, base_sequence=0)
@@ -392,7 +394,8 @@ def test_what_a_thread_has_checked_is_not_decompressed_on_the_loop(producer_id: 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_refused_bomb_leaves_nothing_in_memory(codec: Codec) -> None:
-    """An error in a cycle with its frames kept their buffers: 50 bombs took 1.7 GB of a broker for minutes."""
+    """An error that was in a cycle with its frames used to keep their buffers: 50 bombs took 1.7 GB of a broker's memory for
+    minutes."""
     thread = HeldThread()
     _, leader = one(thread, max_message_bytes=str(4 << 20))
     bomb = batch(codec, bytes(RECORDS_BYTES_MAX + 1))

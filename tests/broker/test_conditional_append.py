@@ -36,7 +36,7 @@ def test_append_at_the_expected_offset_succeeds(acks: int) -> None:
 
 @pytest.mark.parametrize("expected", [0, 1, 3, 2**40])
 def test_append_at_another_offset_is_rejected_with_the_log_end(expected: int) -> None:
-    """Below the end another record has the offset; above it a record is missing."""
+    """Below the log end, another record has the offset; above it, a record would be missing before it."""
     _, leader = three()
     leader.produce("a", "b", acks=1)
     commit(leader)
@@ -48,7 +48,7 @@ def test_append_at_another_offset_is_rejected_with_the_log_end(expected: int) ->
 
 
 def test_of_two_appends_that_expect_one_offset_one_succeeds() -> None:
-    """Both arrive before any of them is committed. The second is answered when the first is."""
+    """Both arrive before either is committed. The second one is answered when the first one is committed."""
     _, leader = three()
     first, second = leader.produce("first", expected_offset=0), leader.produce("second", expected_offset=0)
     assert not first.is_answered
@@ -60,7 +60,8 @@ def test_of_two_appends_that_expect_one_offset_one_succeeds() -> None:
 
 
 def test_rejection_waits_until_the_other_record_is_committed() -> None:
-    """The other record may be lost with this leader. Then the offset is free again, and the rejection would have been wrong."""
+    """The other record may be lost with this leader. The offset would then be free again, and the rejection would have been
+    wrong."""
     world, leader = three()
     leader.produce("uncommitted", acks=1)
     request = leader.produce("mine", expected_offset=0)
@@ -109,7 +110,7 @@ def test_retry_of_a_successful_append_is_a_success() -> None:
 
 
 def test_retry_at_the_next_leader_is_a_success() -> None:
-    """The new leader knows the producer from the replicated batch."""
+    """The new leader has the producer's state from the replicated batch."""
     world, leader = three()
     leader.produce(batch("mine", producer_id=7, producer_epoch=0, sequence=0), acks=1, expected_offset=0)
     world.replicate(2, 1)
@@ -140,7 +141,7 @@ def test_partitions_of_a_request_are_judged_one_by_one() -> None:
 
 
 def test_under_min_isr_no_conflict_is_reported() -> None:
-    """As for every append with acks=all; the producer tries again."""
+    """As for any append with acks=all, the error is retriable."""
     _, leader = three(isr=(1,), min_isr=2)
     assert code(leader.produce("a", expected_offset=4)) == ErrorCode.NOT_ENOUGH_REPLICAS
 

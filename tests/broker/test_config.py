@@ -93,7 +93,7 @@ def test_a_wrong_value_is_one_sentence_that_names_the_key(change: dict[str, Any]
 
 
 def test_a_listener_for_kafkas_clients_is_known_by_its_name() -> None:
-    """By default only a listener that is called KAFKA, in any case. A name that no listener has is a mistake if it was given."""
+    """The default name is KAFKA, in upper or lower case. If names are configured, each must be the name of a listener."""
     assert not BrokerConfig.from_mapping(MINIMAL).speaks_kafka("PLAINTEXT")
     config = BrokerConfig.from_mapping({**MINIMAL, "listeners": "kafka://h:1,CLIENTS://h:2"})
     assert (config.speaks_kafka("kafka"), config.speaks_kafka("CLIENTS")) == (True, False)
@@ -103,7 +103,7 @@ def test_a_listener_for_kafkas_clients_is_known_by_its_name() -> None:
 
 
 def test_a_listener_for_kafkas_clients_needs_security_like_any_other() -> None:
-    """It is no second way in: the map must name it, and an open one is logged when the broker starts."""
+    """It must be in the protocol map, and if it is open, the broker logs that at its start."""
     closed = {
         "listeners": "INTERNAL://h:1,KAFKA://h:2",
         "listener.security.protocol.map": "INTERNAL:SSL,CONTROLLER:SSL",

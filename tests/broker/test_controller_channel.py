@@ -71,7 +71,7 @@ async def channel() -> AsyncIterator[tuple[NodeToControllerChannel, Finder]]:
 async def test_requests_share_one_connection(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
-    """The controller watches it: a second one would make a broker look dead when the first breaks."""
+    """The controller watches the connection. With two of them, a broker would look dead when the first one breaks."""
     sender, finder = channel
     finder.found(controllers[0].voter)
     answers = await asyncio.gather(*(sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000) for _ in range(5)))
@@ -148,7 +148,8 @@ async def test_a_refusal_that_another_controller_would_repeat_is_not_retried(
 async def test_a_controller_that_changes_while_the_connection_is_made_is_not_missed(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
-    """The deposed one answers, so its connection would be kept: every heartbeat would go there until the next change."""
+    """The former controller still answers, so the channel would keep its connection and send it all heartbeats until the next
+    change."""
     sender, finder = channel
     old, new = controllers
     old.answer = ErrorCode.NOT_CONTROLLER
@@ -164,7 +165,7 @@ async def test_a_controller_that_changes_while_the_connection_is_made_is_not_mis
 async def test_a_cancelled_request_stays_cancelled_when_the_controller_changes(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
-    """Otherwise a task that was cancelled would go on, and the broker's stop would wait for it for ever."""
+    """Otherwise the cancelled task would continue, and the broker's stop would wait for it for ever."""
     sender, finder = channel
     finder.found(controllers[0].voter)
     waiting = asyncio.ensure_future(sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 2000))

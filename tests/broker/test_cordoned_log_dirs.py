@@ -84,7 +84,7 @@ def test_describe_names_the_cordoned_directories() -> None:
 
 
 def test_a_path_that_is_no_directory_is_logged() -> None:
-    """A change of the configuration cannot be checked by the controller, which knows no paths."""
+    """The controller cannot check a dynamic configuration with paths, because it does not know the brokers' directories."""
     log_dirs = ReplicaWorld(1, paths=PATHS)[1].log_dirs
     with capture_logs() as lines:
         log_dirs.cordon(["/d1", "/d9"])

@@ -21,14 +21,14 @@ COUNT = 20
 
 
 def flip(files: MemoryFiles, index: int) -> None:
-    """One bit in the value of the record at offset `index`: all batches here hold one record and have the same size."""
+    """Flip one bit in the value of the record at offset `index`. All batches here have one record and the same size."""
     size = len(files.read(SEGMENT)) // COUNT
     files.flip_bit(SEGMENT, (index * size + size - 3) * 8)
 
 
 @pytest.fixture
 def world() -> ReplicaWorld:
-    """Broker 1 leads 2 and 3; all hold twenty records, committed and known to be."""
+    """Broker 1 leads. All replicas have twenty records, and their high watermarks are at the end."""
     world = ReplicaWorld()
     world.topic(index_interval_bytes="200")
     for index in range(COUNT):
@@ -47,7 +47,7 @@ def logged() -> Iterator[list[Any]]:
 
 
 def restart(world: ReplicaWorld, broker_id: int) -> None:
-    """Kill the broker. Its checkpoint says how far its log was committed."""
+    """Kill the broker and start it again, after a checkpoint of its high watermarks."""
     node = world[broker_id]
     node.manager.checkpoint_high_watermarks()
     files = node.files
@@ -57,7 +57,7 @@ def restart(world: ReplicaWorld, broker_id: int) -> None:
 
 
 def cool_down(world: ReplicaWorld, broker_id: int) -> None:
-    """The recent batches leave the memory: reads go to the disk."""
+    """Drop the recent batches from memory, so that reads go to the disk."""
     world[broker_id].p.log.tail.clear()
 
 
@@ -66,7 +66,7 @@ def events(logs: list[Any], event: str) -> list[Any]:
 
 
 def test_a_restarted_replica_repairs_itself_from_its_leader(world: ReplicaWorld, logged: list[Any]) -> None:
-    """The controller has removed it from the ISR while it was away; it comes back with the same bytes as before."""
+    """The controller has removed it from the ISR while it was away. Afterwards it has the same bytes as before."""
     world.set_isr(1, 3, at=(1, 3))
     flip(world[2].files, 7)
     restart(world, 2)
@@ -87,7 +87,7 @@ def test_a_restarted_replica_repairs_itself_from_its_leader(world: ReplicaWorld,
 
 
 def test_a_damaged_isr_member_leaves_the_isr_before_it_truncates(world: ReplicaWorld) -> None:
-    """Cut down to seven records and still in the ISR, it could be elected, and thirteen acknowledged ones would be gone."""
+    """If it truncated to seven records while in the ISR, it could be elected, and thirteen acknowledged records would be lost."""
     flip(world[2].files, 7)
     restart(world, 2)
     replica = world[2].p
@@ -106,8 +106,8 @@ def test_a_damaged_isr_member_leaves_the_isr_before_it_truncates(world: ReplicaW
 
 
 def test_a_damaged_leader_serves_the_records_before_the_damage(world: ReplicaWorld, logged: list[Any]) -> None:
-    """Neither the bytes nor CORRUPT_MESSAGE, which would blame the client. One warning per minute, however often the damage is
-    read."""
+    """The leader returns neither the bytes nor CORRUPT_MESSAGE, which would blame the client. It logs one warning per minute,
+    however often the damage is read."""
     leader = world[1]
     cool_down(world, 1)
     flip(leader.files, 7)
@@ -125,8 +125,8 @@ def test_a_damaged_leader_serves_the_records_before_the_damage(world: ReplicaWor
 
 
 def test_a_damaged_leader_that_only_producers_ask_lets_another_one_lead(world: ReplicaWorld) -> None:
-    """The followers are caught up, and the consumer that met the damage is gone: no read meets it again. Without this, the
-    partition takes no record until a broker is restarted by hand."""
+    """The followers have caught up, and the consumer that read the damage has left, so no read will find it again. Without this,
+    the partition would take no record until an operator restarts a broker."""
     leader, stepped_back = world[1], []
     leader.manager.failures._on_leader_damaged = lambda: stepped_back.append(1)
     leader.p.log.mark_corrupt(7)
@@ -135,7 +135,7 @@ def test_a_damaged_leader_that_only_producers_ask_lets_another_one_lead(world: R
 
 
 def test_a_question_by_time_that_meets_damage_is_a_storage_error(world: ReplicaWorld) -> None:
-    """All records here have the same time, so the first one is read."""
+    """All records have the same timestamp, so the search reads the first one."""
     cool_down(world, 1)
     flip(world[1].files, 0)
     assert world[1].list_offsets(NOW_MS).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -160,7 +160,7 @@ def test_a_damaged_leader_repairs_itself_when_another_one_leads(world: ReplicaWo
 
 
 def test_a_follower_that_reads_damage_fetches_again(world: ReplicaWorld) -> None:
-    """Nothing new may come from the leader for long: the fetcher starts over, once, at the damage."""
+    """The leader may have no new record for a long time, so the fetcher starts over at the damage, once."""
     follower = world[2]
     follower.fetchers.starts.clear()
     cool_down(world, 2)
@@ -175,7 +175,7 @@ def test_a_follower_that_reads_damage_fetches_again(world: ReplicaWorld) -> None
 
 
 def test_fetched_bytes_that_fail_their_checksum_are_not_appended(world: ReplicaWorld) -> None:
-    """They are fetched again (`FetcherCore` delays the partition)."""
+    """The follower fetches them again (`FetcherCore` delays the partition)."""
     leader, replica = world[1], world[2].p
     leader.produce("new", acks=1)
     position = replica.fetch_position()
@@ -191,7 +191,7 @@ def test_fetched_bytes_that_fail_their_checksum_are_not_appended(world: ReplicaW
 
 
 def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: ReplicaWorld) -> None:
-    """The leader's history decides first: records that the leader does not have are cut, and the damage with them."""
+    """The follower first truncates to the common history, which removes the damage, too."""
     follower = world[2]
     world.elect(2, isr=(2, 3), at=(2, 3))
     for index in range(3):
@@ -204,7 +204,7 @@ def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: ReplicaWorl
 
 
 def with_a_fork(world: ReplicaWorld, broker_id: int) -> None:
-    """The broker leads for a moment and appends records that no follower copies; then broker 1 leads again."""
+    """Let the broker lead for a moment and append records that no follower copies; then broker 1 leads again."""
     world.elect(broker_id, at=(broker_id,))
     for index in range(3):
         world[broker_id].produce(batch(f"never-{index}"), acks=1)
@@ -213,14 +213,15 @@ def with_a_fork(world: ReplicaWorld, broker_id: int) -> None:
 
 
 def flip_length(files: MemoryFiles, index: int) -> None:
-    """In a header, where a walk over the headers meets it."""
+    """Flip a bit in the length of a batch, where an iteration over the headers finds it."""
     sizes = [header.size for _, header in iter_headers(files.read(SEGMENT))]
     files.flip_bit(SEGMENT, (sum(sizes[:index]) + 8) * 8 + 6)
 
 
 def test_an_isr_member_that_truncates_keeps_records_behind_damage(world: ReplicaWorld, logged: list[Any]) -> None:
-    """Its leader sends it back to where their histories part, and on the way there is damage. Cut at the damage and still in
-    the ISR, it could be elected, the third replica would truncate to follow it, and acknowledged records would be gone."""
+    """Its leader tells it to truncate to where their histories part, and before that offset there is damage. If it truncated at
+    the damage while in the ISR, it could be elected, the third replica would truncate to follow it, and acknowledged records
+    would be lost."""
     follower = world[2]
     with_a_fork(world, 2)
     assert follower.leo == COUNT + 3
@@ -245,8 +246,8 @@ def test_an_isr_member_that_truncates_keeps_records_behind_damage(world: Replica
 
 
 def test_a_damaged_isr_member_does_not_start_over(world: ReplicaWorld) -> None:
-    """The leader has deleted the damaged records, so the position is out of its range. The records after its start are whole on
-    this replica and may be committed: it stays until the replica has left the ISR."""
+    """The leader has deleted the damaged records, so the position is out of range. The records after the leader's start are valid
+    on this replica and may be committed, so it keeps them until it has left the ISR."""
     follower = world[2]
     follower.p.log.mark_corrupt(7)
     position = follower.p.fetch_position()
@@ -259,8 +260,8 @@ def test_a_damaged_isr_member_does_not_start_over(world: ReplicaWorld) -> None:
 
 
 def test_a_damaged_epoch_is_found_when_the_leader_continues_with_an_older_one(logged: list[Any]) -> None:
-    """A batch's checksum does not cover its epoch. The follower believes its last record to be newer than it is, the leader
-    knows that epoch, and what it sends does not fit: the follower must not refuse it for ever."""
+    """A batch's checksum does not cover its epoch. The follower takes its last record for newer than it is, and the leader knows
+    that epoch, so what it sends does not fit. The follower must not refuse it for ever."""
     world = ReplicaWorld()
     world.topic()
     for index in range(15):

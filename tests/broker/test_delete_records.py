@@ -114,7 +114,7 @@ def test_minus_one_means_the_high_watermark() -> None:
 
 
 def test_offset_above_the_high_watermark_is_refused() -> None:
-    """Such a record is not committed: another one may get its offset."""
+    """The record is not committed, so another record may get its offset."""
     world = three()
     world[1].produce("uncommitted", acks=1)
     assert result(trim(world[1], 11)) == (E.OFFSET_OUT_OF_RANGE, -1)
@@ -179,7 +179,7 @@ def test_policies_that_permit_deleting(policy: list[str]) -> None:
 
 
 def test_compacted_topic_is_refused() -> None:
-    """The newest value of a key may lie anywhere in the log, and compaction promises to keep it."""
+    """Compaction promises to keep the newest value of each key, which may be anywhere in the log."""
     with pytest.raises(BrokerError) as caught:
         check_policy("orders", log_config(["compact"]))
     assert caught.value.code == E.POLICY_VIOLATION
@@ -189,7 +189,7 @@ def test_compacted_topic_is_refused() -> None:
 
 
 def test_answered_when_all_live_replicas_have_moved() -> None:
-    """A follower learns the log start from a response and names it in its next fetch."""
+    """A follower gets the log start with a response and names it in its next fetch."""
     world = three()
     request = trim(world[1], 6)
     assert world[1].p.log.log_start_offset == 6, "the leader moves at once"
@@ -206,7 +206,7 @@ def test_answered_when_all_live_replicas_have_moved() -> None:
 
 
 def test_a_parked_fetch_is_answered_at_once() -> None:
-    """Else the follower would hear of the log start only after its long poll."""
+    """Otherwise the follower would get the log start only after its long poll."""
     world = three()
     sent = world[2].p.fetch_position()
     parked = world[1].fetch_from(world[2], max_wait_ms=500)
@@ -225,7 +225,7 @@ def test_a_consumer_is_not_woken() -> None:
 
 
 def test_a_follower_that_knows_the_start_is_not_woken_again() -> None:
-    """Else it would fetch in a loop without a pause."""
+    """Otherwise it would fetch in a loop without a pause."""
     world = three()
     trim(world[1], 6)
     committed(world, 2, 3)
@@ -311,7 +311,7 @@ def saved_start(node: Node) -> bytes:
 
 
 def test_answer_waits_for_the_disk() -> None:
-    """After the answer, no restart may bring the records back."""
+    """After the answer, no restart may bring the records back, so the log start must be on the disk."""
     disk = HeldWork()
     world = ReplicaWorld(1, run_blocking=disk)
     world.topic(replicas=(1,))
@@ -330,7 +330,7 @@ def test_answer_waits_for_the_disk() -> None:
 
 
 def test_answer_waits_for_the_disk_when_the_followers_were_faster() -> None:
-    """They may die with the leader, and then its log is the one that is read."""
+    """The followers may die with the leader, and then the leader's log is the one that is read."""
     disk = HeldWork()
     world = ReplicaWorld(3, run_blocking=disk)
     world.topic(replicas=(1, 2, 3))
@@ -374,7 +374,8 @@ def test_failed_disk_is_no_success() -> None:
 
 @pytest.mark.parametrize("broker", [1, 2])
 def test_restart_does_not_bring_the_records_back(broker: int) -> None:
-    """Neither on the leader nor on a follower, which may be the next leader. No orderly stop, and no periodic checkpoint."""
+    """The records stay deleted on the leader and on a follower, which may lead next, without an orderly stop or a periodic
+    checkpoint."""
     world = three()
     trim(world[1], 6)
     committed(world, 2, 3)
@@ -388,7 +389,7 @@ def test_restart_does_not_bring_the_records_back(broker: int) -> None:
 
 
 def test_new_replica_begins_inside_a_batch() -> None:
-    """It gets a batch whose first offsets are deleted, and holds it like its leader."""
+    """It gets a batch whose first offsets are deleted, and stores the whole batch as its leader does."""
     world = three()
     world.change(fence(3))
     request = trim(world[1], 6)
@@ -423,8 +424,8 @@ def test_new_leader_that_began_inside_a_batch_serves_it() -> None:
 
 
 def test_fork_that_ends_at_the_start_is_dropped() -> None:
-    """Records that were never committed may end exactly where the leader's log starts, inside a batch. The leader has forgotten
-    where the histories part, and its batch does not continue the follower's log."""
+    """Records that were never committed may end exactly where the leader's log starts, inside a batch. The leader no longer has
+    the epochs from before, and its batch does not continue the follower's log."""
     world = three()
     world[1].produce("x", "y", acks=1)
     world.elect(2, isr=(2, 3))
@@ -448,8 +449,8 @@ def test_fork_that_ends_at_the_start_is_dropped() -> None:
 
 
 def test_emptied_replica_stays_at_its_end_in_a_new_epoch() -> None:
-    """All records are deleted, and an epoch without records diverges from the new leader's history. There is no fork to drop: a
-    member of the ISR must not move back below its high watermark."""
+    """All records are deleted, and an epoch without records diverges from the new leader's history. There is no fork to drop, and
+    a member of the ISR must not move back below its high watermark."""
     world = three()
     world.elect(2)
     request = trim(world[2], -1)

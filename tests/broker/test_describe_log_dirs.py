@@ -34,7 +34,7 @@ def test_leader_and_follower_name_the_size_of_their_replicas() -> None:
 
 
 def test_a_replica_that_lacks_committed_records_has_an_offset_lag() -> None:
-    """As after a truncation: the log ends before the high watermark that the replica has heard of."""
+    """After a truncation, for example, the log ends below the high watermark that the replica has received."""
     world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     world[2].p.log.high_watermark = 5
@@ -61,7 +61,7 @@ def test_a_failed_log_directory_is_an_error_without_replicas() -> None:
 
 
 def test_the_size_of_a_disk_is_told_if_it_is_known() -> None:
-    """A disk in memory has none."""
+    """A disk in memory has no known size."""
 
     class SizedFiles(MemoryFiles):
         def total_space(self, path: str) -> int:

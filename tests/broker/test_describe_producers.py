@@ -66,7 +66,7 @@ def test_all_producers_or_those_that_are_named() -> None:
 
 
 def test_a_question_about_one_work_epoch_is_answered_with_the_newest() -> None:
-    """So an old attempt learns that it is fenced, and a new one that the name has written before."""
+    """An old attempt finds out that it is fenced, and a new one that the name has been used before."""
     world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
@@ -102,7 +102,7 @@ def test_only_the_leader_answers_and_only_in_the_epoch_that_is_meant() -> None:
 
 
 def test_any_replica_answers_for_all_producers_without_an_epoch() -> None:
-    """As in Kafka, whose tool looks for hanging transactions in the logs of one broker."""
+    """As in Kafka: its tool looks for hanging transactions in the logs of one broker."""
     world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     answer = describe(world[2])
@@ -143,7 +143,7 @@ def test_an_attempt_that_is_over_is_refused_once_the_next_one_has_written() -> N
 
 
 def test_exclusive_use_is_confirmed_when_older_epochs_are_fenced() -> None:
-    """Else an earlier attempt could write after the answer, where the one that asked has nothing to write."""
+    """Otherwise an earlier attempt could write after the answer, when the caller has concluded that nothing is left to write."""
     world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
@@ -178,7 +178,7 @@ def test_a_fenced_epoch_is_found_in_every_valid_batch() -> None:
 
 
 def test_an_open_transaction_is_described_with_what_ends_it() -> None:
-    """An operator who ends a hanging transaction needs where it begins, and an epoch that is not fenced (KIP-664)."""
+    """An operator who ends a hanging transaction needs its start and an epoch that is not fenced (KIP-664)."""
     world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader_state = world[1].p.leader_state

@@ -1,4 +1,5 @@
-"""A broker with several log directories tells the controller where its replicas are, and nothing more."""
+"""A broker with several log directories tells the controller which one each replica is in, and sends no unneeded
+assignments."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def world_with(*paths: str, level: int = 1) -> ReplicaWorld:
 
 
 def wrong(world: ReplicaWorld, since: MetadataImage = MetadataImage.EMPTY) -> dict[int, bytes]:
-    """The assignments to send, by partition, after the metadata has changed since the image."""
+    """The assignments to send, by partition, after the metadata has changed since this image."""
     node = world[1]
     found = wrong_assignments(since.delta_to(world.image), node.manager.directory, node.log_dirs)
     return {index: directory_id for (_, index), directory_id in found.items()}
@@ -53,7 +54,7 @@ def test_an_assignment_that_the_metadata_has_is_not_sent_again() -> None:
 
 
 def test_one_directory_needs_no_assignment() -> None:
-    """A failure of the only directory fences the broker, so that the controller need not know what is in it."""
+    """If the only directory fails, the broker is fenced anyway."""
     assert wrong(world_with("/d1")) == {}
 
 
@@ -74,7 +75,8 @@ def test_nothing_is_sent_at_level_0_and_all_when_the_level_rises() -> None:
 
 
 def test_a_replica_in_a_failed_directory_is_assigned_to_it() -> None:
-    """So the controller learns that it is offline, although the directory failed before the assignment was sent."""
+    """The directory failed before the assignment was sent, but the controller still needs it, to know that the replica is
+    offline."""
     world = world_with("/d1", "/d2")
     world[1].files.fail_next("write", "/d2/orders-1/*", errno.EIO)
     world[1].produce("a", key=(TOPIC, 1), acks=1)

@@ -55,7 +55,7 @@ def test_only_the_listeners_of_a_changed_key_are_called() -> None:
 
 
 def test_value_that_this_version_does_not_accept_is_ignored() -> None:
-    """A newer version may have stored it."""
+    """A newer version of the software may have stored the value."""
     broker = Broker()
     broker.set("log.cleaner.threads", "3")
     with capture_logs() as lines:

@@ -1,4 +1,5 @@
-"""Eligible leader replicas (KIP-966) on the brokers: the leader commits nothing beside them, and they drop nothing."""
+"""Eligible leader replicas (KIP-966) on the brokers: while there are some, the leader commits nothing, and they keep all
+records."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def fill(node: Node, count: int) -> None:
 
 @pytest.fixture
 def world() -> ReplicaWorld:
-    """The ISR is 1, the ELR 2; the leader itself would commit alone."""
+    """The ISR is [1], the ELR [2]. By min.insync.replicas, the leader alone could commit."""
     world = ReplicaWorld()
     world.topic(isr=(1,), min_isr=1)
     fill(leader_of(world), 5)
@@ -49,7 +50,7 @@ def test_the_high_watermark_stands_while_there_is_an_elr(world: ReplicaWorld) ->
 
 
 def test_the_answer_to_a_shrink_names_the_elr() -> None:
-    """It overtakes the metadata log: the raised min.insync.replicas that the controller counts with is not known here yet."""
+    """The answer arrives before the metadata with the raised min.insync.replicas, which the controller already applies."""
     world = ReplicaWorld()
     world.topic(replicas=(1, 2), min_isr=1)
     leader = leader_of(world)
@@ -90,7 +91,7 @@ def test_a_replica_that_is_not_eligible_may_be_behind(world: ReplicaWorld) -> No
 
 
 def follower(isr: tuple[int, ...], elr: tuple[int, ...]) -> Partition:
-    """Broker 2 with ten records of epoch 1, in epoch 5."""
+    """Broker 2 with ten records of epoch 1; the leader epoch is 5."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), isr=isr, epoch=5)
     if elr:
@@ -115,6 +116,6 @@ def test_only_a_replica_that_may_not_lead_drops_records(isr: tuple[int, ...], el
 
 @pytest.mark.parametrize(("elr", "is_unknown"), [((), True), ((2,), False)])
 def test_an_eligible_replica_keeps_what_the_leader_has_deleted(elr: tuple[int, ...], is_unknown: bool) -> None:
-    """All that the leader has are later records, and those of an eligible replica are of its history."""
+    """The leader has only later records, and the records of an eligible replica belong to the leader's history."""
     partition = follower((1,), elr)
     assert partition.has_unknown_history(partition.fetch_position(), 10) is is_unknown

@@ -68,7 +68,7 @@ def test_counted_are_records_and_not_fences() -> None:
 
 
 def test_acknowledgement_means_that_the_fence_is_committed() -> None:
-    """It lies below the record, so it is when the record is."""
+    """The fence precedes the record in the log, so it is committed when the record is."""
     _, leader = three()
     request = leader.produce("a", fencing_token=5)
     commit(leader, 1)
@@ -78,7 +78,7 @@ def test_acknowledgement_means_that_the_fence_is_committed() -> None:
 
 
 def test_rejection_waits_until_the_fence_is_committed() -> None:
-    """The fence may be lost with this leader. Then the lower token is the highest one."""
+    """The fence may be lost with this leader, and then the lower token would be the highest one."""
     world, leader = three()
     leader.produce("uncommitted", acks=1, fencing_token=9)
     request = leader.produce("mine", fencing_token=5)
@@ -149,7 +149,7 @@ def test_partitions_of_a_request_are_judged_one_by_one() -> None:
 
 
 def test_compressed_batch_of_a_topic_with_another_codec_is_fenced_alike() -> None:
-    """It is recompressed before it is appended, on another path."""
+    """The batch is recompressed before it is appended, on another path."""
     _, leader = three(compression_type="gzip")
     leader.produce("a", acks=1, fencing_token=5)
     assert code(leader.produce("b", acks=1, fencing_token=4)) == FENCED
@@ -164,7 +164,7 @@ def test_producer_cannot_write_a_fence(records: bytes) -> None:
 
 
 def test_request_with_a_token_needs_version_2() -> None:
-    """A broker of version 1 knows only expected offsets. It would ignore the field, and append."""
+    """A broker of version 1 has only expected offsets: it would ignore the field, and append."""
     partitions = [ProducePartition(*P), ProducePartition(P[0], 1)]
     request = ProduceRequest(None, -1, 1000, partitions, [])
     partitions[1].fencing_token = 0
@@ -203,7 +203,8 @@ def test_next_leader_rejects_the_lower_token() -> None:
 
 
 def test_next_leader_that_has_only_the_fence_rejects_the_lower_token() -> None:
-    """The record follows the fence, so no reader sees a record of a lower token behind it. The retry needs no other fence."""
+    """A record is appended after its fence, so no reader sees a record with a lower token behind it. The retry needs no other
+    fence."""
     world, leader = three()
     leader.produce(batch("new", producer_id=7, producer_epoch=0, sequence=0), acks=1, fencing_token=9)
     position = world[2].p.fetch_position()
@@ -232,7 +233,7 @@ def test_token_of_a_truncated_append_is_gone() -> None:
 
 
 def test_follower_that_starts_after_deleted_records_rejects_the_lower_token() -> None:
-    """The fence is deleted. The follower asks the leader for its producers, and for the token with them."""
+    """The fence is deleted, but the follower gets the token with the producers of the leader."""
     world, leader = three()
     leader.produce("a", acks=1, fencing_token=5)
     leader.produce("b", acks=1, fencing_token=6)
@@ -252,8 +253,8 @@ def test_follower_that_starts_after_deleted_records_rejects_the_lower_token() ->
 
 
 async def test_producers_are_asked_after_the_log_start() -> None:
-    """The leader answers in order. If it were asked for the log start last, a token that is raised and deleted between the two
-    answers would lie below that start, and not be among the producers."""
+    """The leader answers in order. If it were asked for its log start last, a token that is raised and deleted between the two
+    answers would be below that start, and not among the producers."""
     world, leader = three()
     leader.produce("a", "b", acks=1, fencing_token=5)
     commit(leader)

@@ -75,7 +75,8 @@ def test_an_offset_outside_of_the_log_is_out_of_range(offset: int) -> None:
 
 @pytest.mark.parametrize(("epoch", "expected"), [(1, ErrorCode.FENCED_LEADER_EPOCH), (3, ErrorCode.UNKNOWN_LEADER_EPOCH)])
 def test_a_fetch_in_another_epoch_is_fenced_and_records_no_progress(epoch: int, expected: ErrorCode) -> None:
-    """An old leader must not move its high watermark because of fetches of a new epoch, nor a new leader because of old ones."""
+    """A former leader must not move its high watermark because of fetches of a later epoch, nor a new leader because of earlier
+    ones."""
     _world, leader = leader_with("a", epoch=2)
     answer = leader.said_by(2, 1, epoch=epoch)
     assert code(answer) == expected
@@ -104,7 +105,7 @@ def test_a_fetch_response_carries_the_high_watermark_that_the_fetch_moved() -> N
 
 
 def test_after_a_roll_an_uncommitted_record_stays_hidden() -> None:
-    """S34: HW = LEO at the moment of the roll; its position must not be taken for the end of the new segment (KAFKA-9196)."""
+    """S34: HW = LEO when the segment rolls. Its position must not be taken for the end of the new segment (KAFKA-9196)."""
     _, leader = leader_with(*"abcdefghij", replicas=(1, 2))
     leader.said_by(2, 10)
     leader.p.log.roll()
@@ -155,7 +156,7 @@ def test_a_response_is_limited_by_the_broker() -> None:
 
 
 def test_fetch_with_a_limit_of_zero_bytes_waits_for_a_record() -> None:
-    """It gets one batch, as every fetch does. With `replica.fetch.response.max.bytes=0`, followers asked again and again."""
+    """It gets one batch, as every fetch does. Followers with `replica.fetch.response.max.bytes=0` used to fetch in a loop."""
     world = ReplicaWorld()
     world.topic(replicas=(1,))
     parked = world[1].fetch(want(0, epoch=1), max_bytes=0, max_wait_ms=500, session_epoch=0)
@@ -284,7 +285,7 @@ def test_min_bytes_waits_for_so_many_from_all_partitions_together() -> None:
 
 
 def test_min_bytes_counts_each_byte_once_however_often_it_is_woken() -> None:
-    """Else a thousand small appends under a large minimum would cost a million looks."""
+    """Otherwise a thousand small appends under a large minimum would cost a million reads."""
     _, leader = leader_with(replicas=(1,))
     reads: list[int] = []
     original = leader.p.log.read
@@ -303,7 +304,7 @@ def test_min_bytes_counts_each_byte_once_however_often_it_is_woken() -> None:
 
 @pytest.mark.parametrize("key", [P, Q])
 def test_min_bytes_counts_batches_that_do_not_fit_into_the_response(key: tuple[bytes, int]) -> None:
-    """A follower far behind would get one small batch per `replica.fetch.wait.max.ms` otherwise, and never catch up."""
+    """Otherwise a follower far behind would get one small batch per `replica.fetch.wait.max.ms`, and never catch up."""
     size = len(batch(b"x" * 100))
     for is_there_before in (True, False):
         world = ReplicaWorld()
@@ -363,7 +364,7 @@ def test_a_fetch_does_not_wait_for_weeks_for_a_client_that_is_gone() -> None:
 
 
 def test_a_second_look_is_no_fetch_of_the_follower() -> None:
-    """Waking a parked fetch says nothing about the follower: it may be dead since."""
+    """A parked fetch that wakes up says nothing about the follower, which may have died meanwhile."""
     _, leader = leader_with()
     leader.fetch(want(0, epoch=1), replica_id=2, replica_epoch=12, max_wait_ms=60_000)
     leader.loop.advance(30)
@@ -377,7 +378,7 @@ def test_a_second_look_is_no_fetch_of_the_follower() -> None:
 
 
 class Threads:
-    """A thread runner that the test turns by hand."""
+    """Runs the work of threads when the test says so."""
 
     def __init__(self) -> None:
         self.queue: list[tuple[Callable[[], None], Callable[[], None]]] = []
@@ -394,7 +395,7 @@ class Threads:
 
 
 class ColdFiles:
-    """Says which ranges were brought in."""
+    """Records which files were read into the page cache."""
 
     def __init__(self) -> None:
         self.warmed: set[str] = set()
@@ -469,7 +470,7 @@ def test_a_read_error_takes_the_log_directory_offline() -> None:
 
 
 def test_requests_answered_are_forgotten() -> None:
-    """Memory: after a thousand long polls nothing is parked, attached or dirty."""
+    """After a thousand long polls, no request is parked, attached to a partition or registered in a session."""
     _, leader = leader_with()
     for _ in range(1000):
         request: HandledRequest = leader.fetch(want(0, epoch=1), max_wait_ms=10)
@@ -484,7 +485,7 @@ def fetch_objects() -> list[object]:
 
 
 def test_a_fetch_without_session_leaves_no_work_for_the_garbage_collector() -> None:
-    """In a broker it hardly ever runs, and a consumer's fetches would pile up until then."""
+    """A broker rarely runs the garbage collector, and the fetches of consumers would pile up until then."""
     _, leader = leader_with("a", replicas=(1,))
     gc.collect()
     before = {id(one) for one in fetch_objects()}  # of other tests

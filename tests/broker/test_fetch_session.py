@@ -194,7 +194,7 @@ def test_an_old_session_gives_way_to_a_larger_one_and_not_to_a_smaller_one() -> 
 
 
 def test_privileged_session_handling() -> None:
-    """A follower takes a consumer's place, young or old; a consumer never a follower's."""
+    """A new session of a follower evicts a consumer's, young or old. A consumer's never evicts a follower's."""
     cache = FetchSessionCache(Random(1), slots=2)
     consumer, follower = new_session(cache, 9, 0.0), new_session(cache, 1, 0.0, replica_id=2)
     newcomer = new_session(cache, 1, 1.0, replica_id=3)
@@ -218,7 +218,7 @@ def test_a_session_that_is_used_does_not_expire() -> None:
 
 
 class Fetcher:
-    """The fetcher's side of a session."""
+    """The fetcher's side of a fetch session."""
 
     def __init__(self, leader: Node, broker_id: int = -1) -> None:
         self.leader = leader
@@ -289,8 +289,9 @@ def test_data_that_was_not_taken_is_sent_again() -> None:
 
 
 def test_a_high_watermark_sent_behind_records_is_sent_again() -> None:
-    """With two requests in flight, the second is answered from the offset of the first. The fetcher has moved on by then and
-    drops that answer, and with it a high watermark that it would not get again before the next record (seed 820360694)."""
+    """With two requests in flight, the leader answers the second one from the offset of the first. The fetcher has moved on by
+    then and drops that answer, and with it a high watermark that it would otherwise get only with the next record (seed
+    820360694)."""
     _, leader = world_of(1, replicas=(1, 2, 3))
     fetcher = Fetcher(leader, 2)
     fetcher.fetch(want(0, epoch=1))
@@ -375,7 +376,7 @@ def test_diverging_epoch_is_answered_in_a_session() -> None:
 
 
 def test_a_session_remembers_the_epoch_of_unnamed_partitions() -> None:
-    """S29: the same broker leads on in a new epoch, which the follower does not know (KAFKA-9338)."""
+    """S29: the same broker leads again in a new epoch, which the follower does not know yet (KAFKA-9338)."""
     world, leader = world_of(2)
     leader.produce("a", acks=1)
     fetcher = follow(leader, 2, 2)
@@ -395,7 +396,7 @@ def test_a_parked_session_is_answered_when_the_epoch_of_a_partition_changes() ->
 
 
 def test_evicted_sessions_are_told_and_no_partition_falls_silently_out() -> None:
-    """S30: two slots, five fetchers, interleaved: each is served, or has to begin a new session (KAFKA-8052)."""
+    """S30: five fetchers share two slots. Each one is served, or has to begin a new session (KAFKA-8052)."""
     world = ReplicaWorld(config=ReplicaConfig(max_incremental_fetch_session_cache_slots=2))
     world.topic(partitions=1, replicas=(1,))
     leader = world[1]
@@ -448,7 +449,7 @@ def test_an_idle_partition_is_not_looked_at_again() -> None:
 
 
 def test_a_follower_of_idle_partitions_is_in_sync_when_one_wakes_up() -> None:
-    """Its fetches did not name the partition for an hour; they counted all the same."""
+    """Its fetches did not name the partition for an hour, but they still count as caught up."""
     world, leader = world_of(2)
     followers = [follow(leader, broker_id, 2) for broker_id in (2, 3)]
     for _ in range(360):
@@ -476,7 +477,7 @@ def test_unnamed_fetches_do_not_count_for_a_follower_that_is_behind() -> None:
 
 
 def test_fetches_of_a_session_that_forgot_the_partition_do_not_count() -> None:
-    """The follower has set it aside (its disk is slow, it is fenced): the others it fetches say nothing about this one."""
+    """The follower has removed the partition from its session (its disk is slow, it is fenced). Other fetches do not count."""
     world, leader = world_of(2)
     fetcher = follow(leader, 2, 2)
     fetcher.fetch(forgotten=[forget(P)])
@@ -489,7 +490,8 @@ def test_fetches_of_a_session_that_forgot_the_partition_do_not_count() -> None:
 
 
 def test_a_follower_joins_the_isr_although_its_partition_is_idle() -> None:
-    """Refused once (it was fenced, or the controller was slow), it must be proposed again without any new data."""
+    """If the controller has refused it once (it was fenced, or the controller was slow), it must be proposed again without new
+    data."""
     _world, leader = world_of(1, isr=(1, 2))
     fetcher = follow(leader, 3, 1)
     item = leader.alter.take()
@@ -519,7 +521,7 @@ def test_a_deleted_partition_leaves_nothing_behind_in_its_sessions() -> None:
 
 
 def test_a_second_request_of_a_session_answers_the_parked_one_first() -> None:
-    """A fetcher sends one behind a long poll when a partition just became its own."""
+    """A fetcher sends a second request behind its long poll when it has got another partition."""
     _, leader = world_of(2)
     fetcher = follow(leader, 2, 1)
     parked = fetcher.fetch(max_wait_ms=10_000)

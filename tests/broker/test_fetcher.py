@@ -80,7 +80,7 @@ def test_the_first_fetch_lists_all_partitions_and_the_next_the_changed_ones() ->
 
 
 def test_idle_partitions_cost_nothing_per_round() -> None:
-    """Neither listed nor looked at: 333 idle partitions, and the positions are not even read."""
+    """333 idle partitions are not listed in a fetch, and their positions are not even read."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), partitions=333)
     link = Link(world, 2, 1, *[(TOPIC, index) for index in range(333)])
@@ -144,7 +144,7 @@ def test_an_answer_from_before_a_partition_was_added_again_is_ignored() -> None:
 
 
 def test_a_late_leader_range_is_ignored_after_the_partition_was_added_again() -> None:
-    """The follower stands where it stood, but the leader's log has grown since: nothing may be cut."""
+    """The follower's position is the same as before, but the leader's log has grown since, so nothing may be truncated."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2))
     link = Link(world, 2, 1)
@@ -224,7 +224,8 @@ def test_without_room_for_a_session_every_fetch_is_full() -> None:
 
 
 def test_without_a_session_no_busy_partition_keeps_the_others_from_being_fetched() -> None:
-    """Each answer has room for one batch. With a session the leader takes turns; without one, the follower has to."""
+    """Each response has room for one batch. With a session, the leader rotates the partitions; without one, the follower must do
+    so."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), partitions=3)
     world[1].manager.sessions.slots = 0
@@ -238,7 +239,7 @@ def test_without_a_session_no_busy_partition_keeps_the_others_from_being_fetched
 
 
 def test_a_follower_below_the_leaders_start_starts_over_there_without_a_session() -> None:
-    """Each answer starts the fetching over; the question for the leader's start must outlive that."""
+    """Each response without a session restarts the fetching, which must not drop the question for the leader's log start."""
     world = followers_only()
     world[1].manager.sessions.slots = 0
     fill(world[1], *[1] * 60)
@@ -251,7 +252,7 @@ def test_a_follower_below_the_leaders_start_starts_over_there_without_a_session(
 
 
 def test_a_partition_that_arrives_does_not_wait_for_the_long_poll_in_flight() -> None:
-    """A new topic, or the partitions of a dead leader: they are asked for behind the parked fetch, in the same session."""
+    """The partitions of a new topic, or of a dead leader, are fetched behind the parked fetch, in the same session."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2))
     world.change(TopicRecord("other", OTHER[0]), PartitionRecord(*OTHER, (1, 2), (1, 2), 1, 1, 1))
@@ -327,7 +328,7 @@ def test_a_failing_partition_leaves_the_session_for_longer_each_time() -> None:
 
 
 def test_an_older_epoch_than_the_leaders_waits_for_newer_metadata() -> None:
-    """FENCED_LEADER_EPOCH for the epoch that we still have: asking again would change nothing."""
+    """The follower's own epoch is refused with FENCED_LEADER_EPOCH, so the same fetch would be refused again."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2))
     link = Link(world, 2, 1)
@@ -403,7 +404,8 @@ def test_s01_a_follower_with_a_lagging_high_watermark_keeps_common_records() -> 
 
 
 def test_s03_a_fork_is_cut_even_when_the_leader_lacks_the_asked_epoch() -> None:
-    """KIP-279: the leader answers with the largest epoch below the asked one; the follower with its own end of that."""
+    """KIP-279: the leader answers with the largest epoch below the requested one, and the follower compares its own end of that
+    epoch."""
     world = followers_only(3)
     common = [1] * 10
     fill(world[1], *common)
@@ -454,7 +456,8 @@ def test_s04_every_shape_of_divergence_is_cut_at_the_largest_common_prefix(
 
 
 def test_s05_leaders_that_wrote_nothing_have_left_their_epochs_behind() -> None:
-    """KAFKA-7415: each leader records where its epoch begins before it serves; the late follower is cut at 10."""
+    """KAFKA-7415: each leader records where its epoch begins before it serves. The follower that returns late is truncated to
+    10."""
     world = followers_only(3)
     for node in world.nodes.values():
         fill(node, *[1] * 10)
@@ -476,7 +479,7 @@ def test_s05_leaders_that_wrote_nothing_have_left_their_epochs_behind() -> None:
 
 
 def test_s06_an_epoch_that_wrote_nothing_is_dropped_though_no_record_is_cut() -> None:
-    """KAFKA-10706: a truncation to the log end still cleans the epochs; otherwise it diverges for ever."""
+    """KAFKA-10706: a truncation to the log end must still remove such epochs, or the logs would diverge for ever."""
     world = followers_only()
     for node in world.nodes.values():
         fill(node, *[1] * 10)
@@ -490,7 +493,7 @@ def test_s06_an_epoch_that_wrote_nothing_is_dropped_though_no_record_is_cut() ->
 
 
 def test_s07_a_diverging_response_does_not_raise_the_high_watermark() -> None:
-    """KAFKA-14704: the ex-leader would show its own uncommitted tail to consumers."""
+    """KAFKA-14704: otherwise the former leader would serve its own uncommitted records to consumers."""
     world = followers_only()
     fill(world[1], *[1] * 13)
     world[1].p.log.update_high_watermark(10)
@@ -510,7 +513,7 @@ def test_s07_a_diverging_response_does_not_raise_the_high_watermark() -> None:
 
 
 def test_s08_a_follower_below_the_leaders_start_begins_again_there() -> None:
-    """KAFKA-12996: OFFSET_OUT_OF_RANGE wins over a divergence; the follower is never stuck."""
+    """KAFKA-12996: OFFSET_OUT_OF_RANGE takes precedence over a divergence, so the follower is never stuck."""
     world = followers_only()
     fill(world[1], *[2] * 60)
     fill(world[2], *[1] * 20)
@@ -544,7 +547,7 @@ def test_s09_a_fetch_carries_the_last_records_epoch_after_an_empty_response() ->
 
 
 def test_s10_a_follower_ahead_of_its_leader_truncates_and_continues() -> None:
-    """KAFKA-3410: it halted, and one failure became many."""
+    """KAFKA-3410: the follower used to halt, so that one failure became many."""
     world = followers_only()
     fill(world[1], *[1] * 15)
     fill(world[2], *[1] * 20)
@@ -558,7 +561,7 @@ def test_s10_a_follower_ahead_of_its_leader_truncates_and_continues() -> None:
 
 
 def test_s10_a_follower_of_an_empty_leader_starts_over() -> None:
-    """The leader lost its disk in an unclean world, or never had a record: there is no epoch to compare."""
+    """The leader lost its disk before an unclean election, or never had a record. In both cases it has no epoch to compare."""
     world = followers_only()
     fill(world[2], *[1] * 20)
     world.elect(1, isr=(1,))
@@ -571,7 +574,7 @@ def test_s10_a_follower_of_an_empty_leader_starts_over() -> None:
 
 
 def test_s11_after_a_full_restart_a_replica_can_lead_at_once() -> None:
-    """KAFKA-9491: the high watermark was left behind the log start, and the next leader could not serve."""
+    """KAFKA-9491: the high watermark stayed below the log start, and the next leader could not serve."""
     world = followers_only()
     fill(world[1], *[2] * 100)
     fill(world[2], *[1] * 20)
@@ -635,7 +638,7 @@ def test_s12_invalid_bytes_append_nothing_and_are_fetched_again(damage: str) -> 
 
 @pytest.mark.parametrize("has_a_fork", [False, True])
 def test_a_follower_learns_the_producers_of_deleted_rows(has_a_fork: bool) -> None:
-    """It may lead before the work epoch ends; the earlier producer of the name must not write its rows again."""
+    """The follower may lead before the work epoch ends, and an earlier producer of the name must not write its rows again."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), epoch=5)
     log, follower = world[1].p.log, world[2].p.log

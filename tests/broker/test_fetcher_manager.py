@@ -82,7 +82,7 @@ async def test_a_new_epoch_of_the_same_leader_keeps_the_fetcher() -> None:
 
 
 async def test_more_or_fewer_fetchers_take_effect_at_once() -> None:
-    """Only the partitions whose fetcher changes start over, and no fetcher stays without partitions."""
+    """Only partitions that change their fetcher start over, and no fetcher is left without partitions."""
     fetchers = manager()
     for index in range(10):
         add(fetchers, index, 2)
@@ -99,7 +99,7 @@ async def test_more_or_fewer_fetchers_take_effect_at_once() -> None:
 
 
 async def test_partition_that_was_given_up_is_not_fetched_again_by_a_resize() -> None:
-    """Its leader epoch is over, or its disk has failed: only metadata starts it again."""
+    """Its leader epoch has ended, or its disk has failed, so only new metadata starts the fetching again."""
     fetchers = manager()
     for index in range(2):
         add(fetchers, index, 2)
@@ -112,7 +112,7 @@ async def test_partition_that_was_given_up_is_not_fetched_again_by_a_resize() ->
 
 
 async def test_a_closed_manager_starts_no_fetcher_any_more() -> None:
-    """A broker that stops follows the metadata until its connections are closed; a fetcher made then outlived it."""
+    """A stopping broker applies metadata until its connections are closed. A fetcher that was created then used to outlive it."""
     fetchers = manager()
     fetchers.close()
     add(fetchers, 0, 2)

@@ -37,7 +37,7 @@ def led_by_1(brokers: int = 2, isr: tuple[int, ...] = (1,)) -> ReplicaWorld:
 
 
 def put(node: Node, *records: tuple[bytes, bytes | None]) -> None:
-    """Write each record as a batch of its own, then close the segment. The records are committed, whichever follower is away."""
+    """Append each record as a batch of its own, then close the segment. The records are committed, even if a follower is away."""
     for record in records:
         assert code(node.produce(keyed([record]), acks=1)) == ErrorCode.NONE
     node.p.log.update_high_watermark(node.leo)
@@ -92,7 +92,7 @@ def test_follower_that_missed_a_removed_tombstone_starts_over() -> None:
 
 
 def test_without_the_guard_the_deleted_key_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hazard itself: as Kafka's follower does, this one goes on where its log ends, and keeps the value for ever."""
+    """The hazard: like Kafka's follower, this one continues at its log end, and keeps the value for ever."""
     monkeypatch.setattr(Partition, "needs_fresh_copy", lambda self, position, removed_below: False)
     world, link = away_while_deleted()
     remove_tombstones(world[1])
@@ -106,7 +106,7 @@ def test_without_the_guard_the_deleted_key_is_back(monkeypatch: pytest.MonkeyPat
 
 
 def test_follower_that_returns_in_time_keeps_its_log() -> None:
-    """The tombstone has been cleaned once, and is still there: the follower copies it like any other record."""
+    """The tombstone has been cleaned once and is still in the log, so the follower copies it like any other record."""
     world, link = away_while_deleted()
     clean_at(world[1], 0)
     kept = rows(world[2].p.log)
@@ -129,8 +129,8 @@ def test_follower_that_has_the_tombstone_keeps_its_log() -> None:
 
 @pytest.mark.parametrize("has_log", [True, False], ids=["away too long", "first copy"])
 def test_copy_is_made_once_though_the_leader_goes_on_cleaning(has_log: bool) -> None:
-    """At each step of the copy the leader removes one more tombstone above the copy's end. Its value was gone before the copy
-    began, so the copy goes on."""
+    """At each step of the copy, the leader removes another tombstone above the copy's end. Its value was gone before the copy
+    began, so the copy continues."""
     world, count = led_by_1(), 8
     leader, follower = world[1], world[2]
     if has_log:
@@ -156,7 +156,7 @@ def test_copy_is_made_once_though_the_leader_goes_on_cleaning(has_log: bool) -> 
 
 
 def test_tombstones_that_expire_during_a_copy_do_no_harm() -> None:
-    """The copy has begun and lies below a tombstone that the leader removes: the tombstone's value was gone before the copy."""
+    """The copy ends below a tombstone that the leader removes, but the tombstone's value was gone before the copy began."""
     world = led_by_1()
     leader, follower = world[1], world[2]
     put(leader, (b"a", b"old"), (b"a", None), (b"live", b"1"))
@@ -176,7 +176,7 @@ def test_tombstones_that_expire_during_a_copy_do_no_harm() -> None:
 
 
 def test_tombstone_that_was_dirty_when_the_copy_began_makes_it_begin_again() -> None:
-    """Its value was copied, so the copy is worth nothing once the tombstone is gone."""
+    """The copy has the tombstone's value, so it is useless once the tombstone is removed."""
     world = led_by_1()
     leader, follower = world[1], world[2]
     put(leader, (b"a", b"old"), (b"a", None), (b"live", b"1"))
@@ -197,8 +197,8 @@ def test_tombstone_that_was_dirty_when_the_copy_began_makes_it_begin_again() -> 
 
 
 def test_follower_keeps_its_log_until_the_leader_is_compacted_far_enough() -> None:
-    """A leader that has inherited the bound from another one may still hold values whose tombstones lie below it. A copy of its
-    log that begins now could miss the tombstones later, so the first dirty offset decides, not the bound."""
+    """A leader that has taken over the bound from another one may still have values whose tombstones lie below it. A copy that
+    begins now could miss the tombstones later, so the first dirty offset decides, not the bound."""
     world, link = away_while_deleted()
     log = world[1].p.log
     log.tombstones_removed_below = 2  # ... but the value and the tombstone are both still here
@@ -236,7 +236,8 @@ def test_first_copy_waits_until_the_leader_is_compacted_far_enough() -> None:
 
 
 def test_response_from_before_the_leaders_answer_does_not_count() -> None:
-    """Its records were read before the leader said up to where it is clean, so they may be values that were removed since."""
+    """Its records were read before the leader answered up to which offset it is clean, so they may be values that were removed
+    since."""
     world = led_by_1()
     world.topic(replicas=(1, 2), isr=(1,), topic_id=OTHER[0], name="other")
     leader, follower = world[1], world[2]
@@ -263,7 +264,7 @@ def test_response_from_before_the_leaders_answer_does_not_count() -> None:
 
 
 def test_member_of_the_isr_never_drops_its_log() -> None:
-    """Its disk must have lost the tombstone. It may still hold the only copy of other committed records."""
+    """Its disk must have lost the tombstone, but it may have the only copy of other committed records."""
     world = led_by_1(isr=(1, 2))
     put(world[1], (KEY, b"value"))
     Link(world, 2, 1).settle()
@@ -295,7 +296,7 @@ def test_member_that_joined_after_the_question_keeps_its_log() -> None:
 
 
 def test_another_leader_ends_what_the_first_one_said_of_the_copy() -> None:
-    """The second leader still has the value and its tombstone. What the first one's log lacked says nothing about this one."""
+    """The second leader still has the value and its tombstone. That the first one's log was clean says nothing about this one."""
     world = led_by_1(3)
     put(world[1], (b"a", b"1"), (b"a", None), (b"pad", b"1"), (KEY, b"value"), (KEY, None), (b"end", b"1"))
     Link(world, 3, 1).settle()
@@ -320,7 +321,7 @@ def test_another_leader_ends_what_the_first_one_said_of_the_copy() -> None:
 
 
 def test_follower_that_dies_during_a_copy_begins_another_one() -> None:
-    """It has forgotten where its copy was clean, so it may hold values whose tombstones were removed meanwhile."""
+    """The next process does not know where the copy was clean, so it may have values whose tombstones were removed meanwhile."""
     world = led_by_1()
     put(world[1], (b"a", b"1"), (b"a", None), (b"pad", b"1"), (KEY, b"value"), (KEY, None), (b"end", b"1"))
     remove_tombstones(world[1])
@@ -338,7 +339,7 @@ def test_follower_that_dies_during_a_copy_begins_another_one() -> None:
 
 
 def test_follower_that_leads_later_warns_others() -> None:
-    """It has never seen the tombstone itself."""
+    """It has never had the tombstone itself."""
     world = led_by_1(3)
     put(world[1], (KEY, b"value"))
     Link(world, 3, 1).settle()
@@ -353,7 +354,7 @@ def test_follower_that_leads_later_warns_others() -> None:
 
 
 def test_copy_is_as_clean_as_its_original_was() -> None:
-    """So the copy can serve fresh copies at once if its replica is elected, and its cleaner need not do the work again."""
+    """If its replica is elected, it can serve fresh copies at once, and its cleaner does not repeat the work."""
     world = led_by_1(2)
     put(world[1], (KEY, b"value"), (KEY, None), (b"a", b"1"), (b"b", b"1"))
     remove_tombstones(world[1])
@@ -431,7 +432,7 @@ def test_first_dirty_offset_is_never_below_the_log_start() -> None:
 
 
 def test_leader_without_the_bound_is_followed_as_before() -> None:
-    """A broker of an earlier version sends nothing about tombstones, and does not know the question."""
+    """A broker of an earlier version sends no bound for tombstones, and refuses the question for its first dirty offset."""
     world, link = away_while_deleted()
     old = FetchPartitionResponse(*P, high_watermark=0)
     assert not old.tombstones_removed_below

@@ -1,4 +1,4 @@
-"""A broker's standing: registration, unfencing, re-registration, duplicate ids, controlled shutdown (S51, F15, F16)."""
+"""The state of a broker: registration, unfencing, re-registration, duplicate ids, controlled shutdown (S51, F15, F16)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_broker_wants_to_be_fenced_until_it_has_applied_its_own_registration()
 
 
 def test_a_registration_tells_the_loss_until_a_controller_knows_it() -> None:
-    """A later registration of the same process must not strike replicas that have caught up since."""
+    """Once a controller has it, a later registration of the same process must not strike replicas that have caught up since."""
     key, other = (b"t" * 16, 3), (b"u" * 16, 0)
     for loss, code, named in (
         (None, LOSS_NO, []),
@@ -84,7 +84,7 @@ def test_a_heartbeat_tells_a_loss_until_it_is_answered() -> None:
 
 
 def test_a_broker_that_steps_back_wants_to_be_fenced_once() -> None:
-    """Else it would never come back; and an answer to a heartbeat that did not ask for it is not the one that it waits for."""
+    """Otherwise it would stay fenced. The answer to a heartbeat that did not ask for the fence does not count."""
     lifecycle = registered(7)
     early = lifecycle.heartbeat(7)
     lifecycle.wants_step_down = True
@@ -95,7 +95,7 @@ def test_a_broker_that_steps_back_wants_to_be_fenced_once() -> None:
 
 
 def test_a_heartbeat_answer_of_an_earlier_registration_is_ignored() -> None:
-    """It would count the broker as unfenced, or let it leave, under a registration of which no controller said so."""
+    """It would count the broker as unfenced, or let it stop, although no controller has said so for its new registration."""
     lifecycle = registered(7)
     early = lifecycle.heartbeat(7)
     lifecycle.on_registration_lost(7)
@@ -122,7 +122,7 @@ def test_a_late_stale_epoch_answer_does_not_undo_a_newer_registration() -> None:
 
 
 def test_a_duplicate_broker_id_is_retried_within_the_session_and_then_fatal() -> None:
-    """The holder may be a process that was just killed: its session ends by itself (S51)."""
+    """The other process may have just been killed, and then its session ends (S51)."""
     lifecycle, refused = core(), BrokerRegistrationResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     assert lifecycle.on_registration(refused, 0.1) is None
     assert lifecycle.on_registration(refused, 2.9) is None
@@ -133,7 +133,8 @@ def test_a_duplicate_broker_id_is_retried_within_the_session_and_then_fatal() ->
 
 
 def test_time_without_a_controller_does_not_count_as_time_with_a_duplicate() -> None:
-    """All nodes start together and the quorum takes its time: the new controller gives our dead predecessor a whole session."""
+    """All nodes start together, and the quorum needs time: the new controller gives the dead process before us a whole
+    session."""
     lifecycle, refused = core(), BrokerRegistrationResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     assert lifecycle.on_registration(BrokerRegistrationResponse(ErrorCode.REQUEST_TIMED_OUT), 0) is None
     assert lifecycle.on_registration(refused, 20.0) is None
@@ -145,7 +146,7 @@ def test_time_without_a_controller_does_not_count_as_time_with_a_duplicate() -> 
 
 
 def test_registration_that_takes_too_long_names_the_last_reason() -> None:
-    """`initial.broker.registration.timeout.ms` may be shorter than the sessions that a broker waits for."""
+    """`initial.broker.registration.timeout.ms` may be shorter than the sessions that the broker would wait for."""
     lifecycle = core()
     duplicate = lifecycle.on_registration_timeout(5000, ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     assert "another live process is registered as broker 1" in str(duplicate)
@@ -280,7 +281,7 @@ async def test_a_controlled_shutdown_is_bounded() -> None:
 
 
 async def test_a_stopping_broker_does_not_wait_for_unreachable_controllers() -> None:
-    """All nodes are stopped at once, and the controllers were faster."""
+    """All nodes are stopped at the same time, and the controllers have stopped first."""
     broker = Broker()
     broker.lifecycle.start()
     async with asyncio.timeout(5):
@@ -291,7 +292,7 @@ async def test_a_stopping_broker_does_not_wait_for_unreachable_controllers() -> 
 
 
 async def test_a_stopping_broker_does_not_wait_long_for_silent_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off, or left by a quorum without a majority: no heartbeat is answered any more."""
+    """The broker is cut off, or the quorum has no majority, so no heartbeat is answered."""
     monkeypatch.setattr(lifecycle_module, "SHUTDOWN_UNHEARD_MS", 100)
     broker = Broker()
     broker.lifecycle.start()
@@ -307,7 +308,7 @@ async def test_a_stopping_broker_does_not_wait_long_for_silent_controllers(monke
 
 
 async def test_a_controller_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It moves many leaders, and says each time that it is not done: that is no silence."""
+    """The controller moves many leaders, and answers each heartbeat that it has not finished, so it is not silent."""
     monkeypatch.setattr(lifecycle_module, "SHUTDOWN_UNHEARD_MS", 1800)  # longer than a busy machine stops this process
     broker = Broker()
     broker.lifecycle.start()
@@ -321,7 +322,7 @@ async def test_a_controller_that_answers_is_waited_for(monkeypatch: pytest.Monke
 
 
 async def test_a_heartbeat_is_given_up_long_before_the_session_ends() -> None:
-    """Else one that was lost on the way would take the session with it."""
+    """Otherwise one lost heartbeat would cost the session."""
     broker = Broker()
     timeouts: list[int] = []
     answer = broker.controller.request
@@ -383,7 +384,7 @@ async def test_a_controller_that_can_not_be_reached_is_asked_again() -> None:
 async def test_time_without_a_controller_does_not_count_against_a_duplicate_registration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first answer came late, and the second soon after it: the time between the two counts."""
+    """The first answer comes late, and the second one soon after it. Only the time between the two counts."""
     monkeypatch.setattr(lifecycle_module, "RETRY_MS", 1)
     controller, fatal = Controller(), []
     lifecycle = BrokerLifecycle(

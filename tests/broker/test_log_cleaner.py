@@ -24,7 +24,7 @@ Work = Callable[[], None]
 
 
 class Slices:
-    """Runs each slice at once; before the slice `at`, it calls `action`."""
+    """Runs each slice at once. Calls `action` before slice number `at`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -70,7 +70,7 @@ class Bench:
         return self.node.p.log
 
     def write(self, *values: bytes | None, key: bytes = b"k", timestamp_ms: int = NOW_MS) -> None:
-        """Each value in a closed segment of its own."""
+        """Write each value into a closed segment of its own."""
         for value in values:
             self.node.produce(bytearray(encode_batch([(key, value, [], timestamp_ms)])), acks=1)
             self.log.roll(NOW_MS)
@@ -81,7 +81,7 @@ class Bench:
         return [(record.offset, record.value) for record in iter_records(data)]
 
     async def clean(self) -> bool | None:
-        """One round, on the log that is due. None if none is."""
+        """Run one round on the log that is due. Returns None if no log is due."""
         found = self.cleaner._choose()
         return None if found is None else await self.cleaner._clean(0, found)
 
@@ -132,7 +132,7 @@ def test_overdue_log_is_due_whatever_its_ratio_and_comes_before_dirtier_ones() -
 
 
 def test_log_whose_round_was_cut_short_comes_first() -> None:
-    """Replicas that copy it have to wait until it is clean beyond its removed tombstones."""
+    """Replicas that copy it wait until it is clean beyond its removed tombstones."""
     bench = Bench(min_cleanable_dirty_ratio=1.0)
     bench.write(b"1", b"2")
     bench.log.first_dirty_offset = 1
@@ -184,7 +184,7 @@ async def test_round_keeps_the_newest_value_and_remembers_where_it_ended() -> No
 
 
 BATCHES = 96
-"""Of half a small slice each: more than the first slice takes, which is a large one, because nobody has sent a request yet."""
+"""Batches of half a small slice each: more than the first slice takes, which is large because no request was sent before it."""
 
 
 async def _slices_and_pauses(requests_per_slice: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[float]]:
@@ -270,8 +270,8 @@ async def test_round_ends_when_its_log_changes(change: str, at: int) -> None:
 
 @pytest.mark.parametrize("is_cut_short", [False, True])
 async def test_retention_waits_for_the_end_of_the_round(is_cut_short: bool) -> None:
-    """If retention deleted segments of a round, the round would be lost; a log of which segments are deleted often would never be
-    clean."""
+    """If retention deleted segments during a round, the round would be lost, and a log whose segments are often deleted would
+    never be clean."""
     bench = Bench(cleanup_policy="compact,delete", retention_ms=1000)
     bench.write(b"1", b"2", b"3")
     seen: list[bool] = []
@@ -285,8 +285,8 @@ async def test_retention_waits_for_the_end_of_the_round(is_cut_short: bool) -> N
 
 
 async def test_round_that_ends_early_leaves_a_log_that_can_be_copied() -> None:
-    """A replica that copies a log waits until the log is clean beyond the tombstones that it lacks. If the topic is no longer
-    compacted, no further round cleans it, so the round that ends early has to say how far it came."""
+    """A replica that copies a log waits until the log is clean beyond its removed tombstones. If the topic is no longer
+    compacted, no further round cleans it, so the round that ends early must record how far it came."""
     lacking = 0
     for at in range(1, 12):
         bench = Bench(delete_retention_ms=1000, min_cleanable_dirty_ratio=0)
@@ -313,7 +313,7 @@ def saved(bench: Bench, name: str) -> int:
 
 
 async def test_round_ends_in_the_middle_of_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a low rate limit a pause may last hours, and meanwhile the operator switches the topic to another policy."""
+    """With a low rate limit a pause may last for hours, and the operator may change the topic's policy meanwhile."""
     monkeypatch.setattr("strandline.broker.log_cleaner.runner.LOOK_S", 0.01)
     bench = Bench(CleanerSettings(io_max_bytes_per_second=0.001))
     bench.write(b"1", b"2", b"3")

@@ -1,4 +1,4 @@
-"""A log directory of several fails: its partitions are offline, the others go on."""
+"""One of several log directories fails: its partitions are offline, the others stay online."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATHS = ("/d1", "/d2")
 
 
 class Failures:
-    """The reports of failed directories."""
+    """Collects the reports of failed directories."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, bool]] = []
@@ -43,7 +43,7 @@ def offline(node: Node) -> list[int]:
 
 
 def restart(world: ReplicaWorld, node: Node) -> Node:
-    """The broker's process ends, and the next one applies the metadata."""
+    """End the broker's process, and let the next one apply the metadata."""
     node.files.crash(lossy=False)
     again = world.add_node(node.id, node.files)
     world.catch_up(node.id)
@@ -84,7 +84,7 @@ def test_waiting_requests_of_the_failed_directory_are_answered() -> None:
 
 
 def test_metadata_does_not_bring_an_offline_partition_back() -> None:
-    """Its log is on the failed disk; another one in another directory would lack its records."""
+    """Its log is on the failed disk. A new log in another directory would not have its records."""
     world, node, _ = two_disks()
     node.files.fail_next("write", "/d2/orders-1/*", errno.EIO)
     node.produce("a", key=(TOPIC, 1), acks=1)

@@ -1,4 +1,4 @@
-"""A broker's log lines: they have the whole position, and an action that fails again and again has no line per attempt."""
+"""A broker's log lines: they name the whole position, and an action that fails repeatedly has no line per attempt."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_roles_and_isr_changes_are_logged_with_the_whole_position() -> None:
 
 
 def test_a_steady_state_writes_nothing() -> None:
-    """Not per request, not per fetch, not per tick."""
+    """There is no line per request, per fetch or per tick."""
     world = ReplicaWorld()
     world.topic()
     world.replicate(2, 1)
@@ -68,7 +68,7 @@ def test_a_steady_state_writes_nothing() -> None:
 
 
 def test_a_delta_with_very_many_partitions_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line for each of ten thousand partitions would be half a second in which nothing is served."""
+    """A line for each of ten thousand partitions would block the event loop for half a second."""
     monkeypatch.setattr("strandline.broker.metadata_applier.ROLE_LINES_MAX", 0)
     world = ReplicaWorld()
     with capture_logs() as lines:

@@ -86,7 +86,7 @@ async def test_strays_are_deleted_if_the_metadata_log_provably_continues(disk: D
 
 @pytest.mark.parametrize(("clean", "broker_epoch"), [(False, 40), (True, 15)])
 async def test_strays_are_set_aside_if_the_metadata_log_may_be_new(disk: Disk, clean: bool, broker_epoch: int) -> None:
-    """A quorum that lost its log knows no topic. Its word must not delete any data."""
+    """A quorum that lost its log has no topics. Its metadata must not cause the deletion of data."""
     disk.log_dir.close(clean=clean, broker_epoch=20)
     disk.open()
     await disk.log_manager_tasks.recover()
@@ -102,7 +102,7 @@ DAY_MS = 86_400_000
 
 
 async def strays_after(disk: Disk, at_start: MetadataImage, *, days: float = 8, now: MetadataImage | None = None) -> list[str]:
-    """The strays that are left so long after an unclean stop and a start with this metadata, in which retention is 7 days."""
+    """The strays that are left after an unclean stop, a start with this metadata, and these days. The retention is 7 days."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     disk.log_dir.close(clean=False)
     disk.open()
@@ -111,7 +111,7 @@ async def strays_after(disk: Disk, at_start: MetadataImage, *, days: float = 8, 
     disk.now_ms += round(days * DAY_MS)
     disk.log_manager_tasks.remove_strays(now or at_start, 1, 7 * DAY_MS)
     settled = asyncio.Event()
-    disk.log_manager_tasks._aside(lambda: None, settled.set)  # one thread: it comes after the removal
+    disk.log_manager_tasks._aside(lambda: None, settled.set)  # one thread, so this runs after the removal
     await asyncio.wait_for(settled.wait(), 5)
     return sorted(name for name in disk.names() if name.endswith("-stray"))
 
@@ -120,7 +120,7 @@ GONE_STRAY, MOVED_STRAY = f"gone-0.{GONE.hex()}-stray", f"moved-0.{MOVED.hex()}-
 
 
 async def test_a_stray_keeps_its_topic_id_and_is_removed_after_its_retention(disk: Disk) -> None:
-    """After an unclean stop: the topic id was always known, but unneeded logs were never removed."""
+    """The stop was unclean. Unneeded logs used to stay for ever after that, although their topic ids are known."""
     assert await strays_after(disk, image(), days=6.9) == [GONE_STRAY, MOVED_STRAY]
     with capture_logs() as logs:
         assert await strays_after(disk, image(), days=0.2) == []
@@ -130,7 +130,8 @@ async def test_a_stray_keeps_its_topic_id_and_is_removed_after_its_retention(dis
 
 
 async def test_no_stray_is_removed_by_the_word_of_a_quorum_that_began_again(disk: Disk) -> None:
-    """It knows none of the topics that were here. Later it knows those that it made since: they prove nothing of the old ones."""
+    """Its metadata has none of the earlier topics. Later it has the topics created since, which prove nothing about the earlier
+    ones."""
     empty = MetadataImage.from_records([], 50, 1)
     new_topic = b"n" * 16
     later = MetadataImage.from_records([TopicRecord("new", new_topic), PartitionRecord(new_topic, 0, (1,), (1,), 1)], 60, 1)
@@ -154,7 +155,7 @@ async def test_a_stray_that_is_given_back_to_this_broker_is_not_removed(disk: Di
     ],
 )
 async def test_a_directory_that_is_not_proven_to_be_our_stray_is_left_alone(disk: Disk, file: str, content: bytes | None) -> None:
-    """F23: another process's, a person's copy, or one of a version to come."""
+    """F23: a directory of another process, a person's copy, or one written by a newer version."""
     await strays_after(disk, image(), days=0)
     path = f"/data/{GONE_STRAY}/{file}"
     disk.files.remove(path)
@@ -208,8 +209,8 @@ async def test_a_disk_error_on_the_thread_is_told(disk: Disk) -> None:
 
 
 async def test_a_disk_error_in_a_later_turn_is_told_too(disk: Disk) -> None:
-    """Of many logs only the first are visited in the timer's own turn. A disk that fails at a later one would otherwise
-    refuse every write while the broker stays the leader."""
+    """With many logs, only the first ones are flushed in the timer's own iteration. If the disk failed at a later one and no
+    error was reported, the broker would refuse every write and still stay the leader."""
     partitions = {n: SimpleNamespace(log=disk.log(f"t{n}", bytes([n]) * 16)) for n in range(100, 100 + LOGS_PER_TURN + 1)}
     partitions[100 + LOGS_PER_TURN].log.config = LogConfig(flush_ms=0)
     append(partitions[100 + LOGS_PER_TURN].log)
@@ -220,7 +221,7 @@ async def test_a_disk_error_in_a_later_turn_is_told_too(disk: Disk) -> None:
 
 @pytest.mark.parametrize("proven", [True, False])
 async def test_metadata_that_knows_none_of_our_topics_deletes_nothing(disk: Disk, proven: bool) -> None:
-    """A quorum that lost its disks may have come further than the few records at which we registered the last time."""
+    """A quorum that lost its disks may have written more records since than it had at our last registration."""
     disk.log_dir.close(clean=True, broker_epoch=3)
     disk.open()
     await disk.log_manager_tasks.recover()
@@ -268,7 +269,7 @@ def test_retention_leaves_a_log_that_is_being_cleaned(disk: Disk) -> None:
 
 
 async def test_the_files_of_a_deleted_segment_are_kept_for_a_while(disk: Disk) -> None:
-    """Under another name, for `file.delete.delay.ms`: a backup that reads them is not disturbed. A start removes what is left."""
+    """They are renamed for `file.delete.delay.ms`, so that a backup can still read them. The next start removes the rest."""
     logs = [
         disk.log(name, KNOWN, LogConfig(retention_ms=1000, file_delete_delay_ms=delay))
         for name, delay in (("now", 0), ("later", 10**8))

@@ -60,14 +60,14 @@ def begin(world: ReplicaWorld, node: Node, path: str = "/d2") -> None:
 
 
 def finish(world: ReplicaWorld, controller: Controller) -> None:
-    """The copy catches up, the controller accepts its directory, and it takes the place of the log."""
+    """The copy catches up, the controller accepts its directory, and the copy becomes the log."""
     world.loop.advance(5 * TURN_S)
     controller.answer()
     world.loop.advance(TURN_S)
 
 
 def names(node: Node, path: str) -> list[str]:
-    """The directories of logs in a data directory; a future replica without its topic id."""
+    """The directories of logs in a data directory. A future replica is named without its topic id."""
     found = [name for name in node.files.list(path) if node.files.is_dir(f"{path}/{name}")]
     return [name.replace(f".{TOPIC.hex()}", "") for name in found]
 
@@ -82,7 +82,8 @@ def restart(world: ReplicaWorld, node: Node, *, lossy: bool = False) -> Node:
 
 
 def test_a_move_to_a_disk_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up goes offline with all its replicas. Copies that are under way count: they take the same room."""
+    """If the disk filled up, it would go offline with all its replicas. Copies in progress count, because they need the room,
+    too."""
     world = ReplicaWorld(2, paths=PATHS, config=ReplicaConfig(replica_alter_log_dirs_io_max_bytes_per_second=1.0))
     world.topic(replicas=(1, 2), partitions=3)
     node = world[1]
@@ -278,7 +279,7 @@ def test_the_source_fails_during_a_move() -> None:
 
 
 def test_a_rename_that_fails_leaves_no_log_that_takes_records() -> None:
-    """The rename may have happened, so the old log must not go on."""
+    """The rename may have happened all the same, so the old log must take no more records."""
     world, node, controller = world_of()
     node.produce("a", acks=1)
     begin(world, node)
@@ -332,7 +333,7 @@ def test_the_next_process_continues_a_move() -> None:
 
 
 def test_a_move_is_dropped_when_the_page_cache_was_lost() -> None:
-    """The broker flushes a copy only when it is complete, so after a power cut the copy may lack any of its records."""
+    """The broker flushes a copy only when it is complete, so after a power cut any of its records may be missing."""
     world, node, _ = world_of()
     node.produce("a", "b", acks=1)
     node.p.log.flush()
@@ -355,7 +356,7 @@ def test_the_next_process_drops_the_copy_of_a_deleted_topic() -> None:
 
 
 def test_the_copy_of_a_log_in_a_missing_directory_is_not_served() -> None:
-    """The controller may have accepted the new directory, but the copy may lack records that were acknowledged since."""
+    """The controller may have accepted the new directory, but records that were acknowledged since may be missing in the copy."""
     world, node, controller = world_of()
     node.produce("a", acks=1)
     begin(world, node)

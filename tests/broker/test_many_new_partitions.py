@@ -1,4 +1,4 @@
-"""Very many new partitions of one delta are created in slices, between which the broker serves requests."""
+"""A delta with very many new partitions is applied in slices, and the broker serves requests in between."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wide(topic_id: bytes, name: str, count: int) -> list[TopicRecord | Partition
 
 
 class Applied:
-    """What broker 1 has of a delta, and how often it was done."""
+    """The partitions of a delta that broker 1 has, and how often the delta was reported as applied."""
 
     def __init__(self, world: ReplicaWorld) -> None:
         self.world, self.manager = world, world[1].manager
@@ -66,7 +66,8 @@ def test_a_delta_with_few_partitions_is_done_at_once(world: ReplicaWorld) -> Non
 
 
 def test_the_next_delta_waits_for_the_one_before(world: ReplicaWorld) -> None:
-    """Otherwise a role could be that of an earlier epoch, and a log of a deleted topic could appear after the deletion."""
+    """Otherwise a partition could get the role of an earlier epoch, and the log of a deleted topic could be created after the
+    deletion."""
     applied = Applied(world)
     applied.change(*wide(WIDE, "wide", 7))
     applied.change(*wide(NEXT, "next", 1))

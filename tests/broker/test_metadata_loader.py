@@ -75,7 +75,7 @@ def test_records_are_applied_only_below_the_high_watermark() -> None:
 
 
 def test_a_divergence_above_the_applied_records_drops_waiting_batches() -> None:
-    """The old leader's last batch was never committed; the new leader has another one in its place."""
+    """The old leader's last batch was never committed; the new leader has another batch at its offset."""
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1)) + batch(1, 1, topic(2)), hw=1))
     o.on_fetch(103, answer(epoch=2, hw=1, diverging_epoch=EpochEndOffset(1, 1)))
@@ -93,7 +93,7 @@ def test_a_divergence_below_the_applied_records_raises() -> None:
 
 
 def test_a_silent_leader_is_not_asked_again_on_the_word_of_others() -> None:
-    """They have not elected a new one yet. To wait for the silent one again each time would cost a second each time."""
+    """The others may not have elected a new leader yet. Asking the silent one again each time would cost a second each time."""
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1)), hw=1))
     o.on_failure(LEADER)
@@ -159,7 +159,7 @@ def test_a_snapshot_replaces_the_image_and_its_delta_shows_removals() -> None:
 
 
 def test_a_snapshot_older_than_the_applied_metadata_ends_the_broker() -> None:
-    """The quorum has lost committed metadata: a broker that loaded it would go back in time."""
+    """The quorum has lost committed metadata. A broker that loaded the snapshot would go back in time."""
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1), topic(2)), hw=2))
     known = position(o)
@@ -201,7 +201,7 @@ def test_a_silent_voter_is_left_for_the_next_one() -> None:
 
 
 def test_the_wrong_cluster_is_no_case_for_another_voter() -> None:
-    """F16: INCONSISTENT_CLUSTER_ID is raised to the shell, which ends the broker with a clear sentence."""
+    """F16: INCONSISTENT_CLUSTER_ID is raised to the shell, which ends the broker with a clear error message."""
     with pytest.raises(BrokerError) as e:
         observer().on_fetch(101, FetchResponse(0, ErrorCode.INCONSISTENT_CLUSTER_ID, 0, [], []))
     assert e.value.code == ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -209,7 +209,8 @@ def test_the_wrong_cluster_is_no_case_for_another_voter() -> None:
 
 @pytest.mark.parametrize("as_snapshot", [False, True])
 def test_an_unknown_committed_record_ends_the_broker(as_snapshot: bool) -> None:
-    """All of them would send the same: the broker must end with the reason, not ask in circles with old metadata (I20, I24)."""
+    """Every voter would send the same record. The broker must end with the reason, not fetch in a loop with old metadata (I20,
+    I24)."""
     unknown = b"\x92\xcc\xfa\x01"  # type 250
     data = encode_batch([(None, unknown, [], 0)], base_offset=0, leader_epoch=1)
     o = observer()
@@ -222,7 +223,7 @@ def test_an_unknown_committed_record_ends_the_broker(as_snapshot: bool) -> None:
 
 @pytest.mark.parametrize("as_snapshot", [False, True])
 def test_a_partition_that_cannot_be_handled_ends_the_broker_first(as_snapshot: bool) -> None:
-    """An ISR member that is no replica, from the log or from a snapshot: the image stays as it was."""
+    """The ISR has a broker that is no replica, in the log or in a snapshot. The image stays as it was."""
     topic_id = b"t" * 16
     records = [TopicRecord("orders", topic_id), PartitionRecord(topic_id, 0, (1, 2), (1, 9), 1)]
     data = encode_batch([(None, encode_record(record), [], 0) for record in records], base_offset=0, leader_epoch=1)
@@ -236,7 +237,7 @@ def test_a_partition_that_cannot_be_handled_ends_the_broker_first(as_snapshot: b
 
 
 async def test_a_bug_in_following_the_metadata_ends_the_broker_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the task silently gone it would send heartbeats, and act on an old picture, for ever."""
+    """If the task ended silently, the broker would send heartbeats, and act on old metadata, for ever."""
     fatal: list[StrandlineError] = []
     follower = MetadataLoader(broker_id=1, cluster_id="c1", voters=[Voter(101, "h", 1)], on_fatal=fatal.append)
 

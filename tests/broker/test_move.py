@@ -32,7 +32,7 @@ def move(state: MoveState, *, is_flushed: bool = True) -> Move:
 def test_the_copy_follows_the_log_in_every_state(
     state: MoveState, current: LogFacts, future: LogFacts, lowest_cut: int | None, expected: Step
 ) -> None:
-    """Also a move that the controller has accepted goes on copying: it is promoted only when it lacks nothing."""
+    """The copy also continues after the controller has accepted the move: it is promoted only when it has all records."""
     assert move(state).next_step(current, future, lowest_cut) is expected
 
 

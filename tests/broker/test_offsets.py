@@ -56,7 +56,7 @@ def test_a_timestamp_finds_the_first_committed_record_not_older() -> None:
 
 
 def test_a_new_leader_does_not_answer_latest_before_it_knows_it() -> None:
-    """S13: its own high watermark may be older than what clients saw at the previous leader (KIP-207)."""
+    """S13: its own high watermark may be older than the one that the previous leader returned to clients (KIP-207)."""
     world, leader = leader_with("a", "b", "c")
     for broker_id in (2, 3):
         world.replicate(broker_id, 1)
@@ -106,7 +106,7 @@ def test_a_partition_named_twice_and_a_timestamp_without_meaning_are_refused() -
 
 @pytest.mark.parametrize(("asked", "expected"), [(1, (1, 2)), (2, (1, 2)), (3, (3, 3)), (9, (-1, -1))])
 def test_largest_epoch_not_above_the_asked_one_is_answered_with_its_end(asked: int, expected: tuple[int, int]) -> None:
-    """The largest epoch of ours that is not newer, and its end: the pivot of a truncation (KIP-101, KIP-279)."""
+    """The largest epoch that is not newer, and its end: the follower truncates to that (KIP-101, KIP-279)."""
     world, leader = leader_with("a", "b")
     world.change(PartitionChangeRecord(*P, leader=2), PartitionChangeRecord(*P, leader=1))
     leader.produce("c", acks=1)

@@ -85,7 +85,7 @@ def test_a_plain_batch_needs_no_thread() -> None:
 
 
 def test_the_search_goes_on_behind_a_batch_without_such_a_record() -> None:
-    """The newest timestamp of the first batch is that of a deleted record, which its header does not say."""
+    """The newest timestamp of the first batch is that of a deleted record, which the header does not show."""
     thread = HeldThread()
     world = world_with(thread, batch(Codec.GZIP, 90, 1, 2), batch(Codec.GZIP, 60, 70))
     log = world[1].p.log
@@ -112,7 +112,7 @@ def test_the_answer_is_that_of_the_present_role() -> None:
 
 
 def test_request_with_many_partitions_keeps_few_batches_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small request could name a thousand partitions with a compressed batch of a mebibyte each."""
+    """A small request can name a thousand partitions with a compressed batch of 1 MiB each."""
     monkeypatch.setattr(offsets_handler, "SEARCH_BYTES_MAX", 1)
     thread = HeldThread()
     world = world_with(thread, batch(Codec.ZSTD, 0, 10))
@@ -143,7 +143,7 @@ def test_a_request_whose_connection_closed_meanwhile_is_not_answered() -> None:
 
 
 def test_a_search_that_fails_raises_its_error_in_the_lookup() -> None:
-    """Otherwise the lookup would ask for the same search for ever."""
+    """Otherwise the lookup would start the same search again and again."""
     thread = HeldThread()
     log = world_with(thread, batch(Codec.LZ4, 0, 10))[1].p.log
     searches = BatchSearches()

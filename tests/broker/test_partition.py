@@ -47,7 +47,7 @@ def fill(node: Node, count: int) -> None:
 
 
 def test_a_new_leader_records_where_its_epoch_begins_before_it_serves_anyone() -> None:
-    """An idle leader must be able to say where its epoch lies (KAFKA-7415)."""
+    """An idle leader must be able to tell where its epoch begins (KAFKA-7415)."""
     world = ReplicaWorld()
     world.topic(epoch=4)
     assert world[1].p.log.epochs.entries == [(4, 0)]
@@ -78,7 +78,7 @@ def test_the_same_leader_epoch_keeps_the_followers_progress() -> None:
 
 
 def test_a_new_leader_epoch_forgets_the_followers_progress() -> None:
-    """Between the two epochs another leader may have truncated them."""
+    """Another leader may have truncated their logs between the two epochs."""
     world = ReplicaWorld()
     world.topic(epoch=1)
     leader = leader_of(world)
@@ -168,7 +168,7 @@ def test_high_watermark_rule(isr: tuple[int, ...], min_isr: int, fetches: dict[i
 
 
 def test_a_caught_up_replica_outside_the_isr_holds_back_the_high_watermark() -> None:
-    """It may be in the ISR a moment later; then it must not lack committed records."""
+    """It may join the ISR a moment later, and must then have every committed record."""
     world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -195,8 +195,8 @@ def test_a_replica_outside_the_isr_that_is_not_eligible_holds_nothing_back(gone:
 
 
 def test_a_refused_expansion_in_doubt_is_withdrawn_by_a_proposal() -> None:
-    """The controller refuses one copy because the replica is fenced, and accepts another that comes late, when it is not any
-    more: nothing has changed the partition epoch. Until that epoch is history the replica counts."""
+    """The controller may refuse one copy of the proposal because the replica is fenced, and accept another one that arrives late,
+    when the replica is unfenced: the partition epoch is still the same. Until that epoch has changed, the replica counts."""
     world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -230,7 +230,8 @@ def test_the_taking_back_is_repeated_until_it_is_decided() -> None:
 
 
 def repeated(*, lost: bool, broker_epoch: int | None) -> list[tuple[int, int]]:
-    """The proposal that the leader repeats after the controller could not decide and broker 3 has fetched once more."""
+    """The proposal that the leader repeats after the controller answered with an unknown error and broker 3 has fetched once
+    more."""
     world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -256,7 +257,8 @@ def test_an_expansion_is_proposed_again_as_long_as_it_is_right() -> None:
 
 
 def test_an_expansion_is_not_repeated_for_another_process_of_the_replica() -> None:
-    """It would be elected as if it had the records of the earlier process. The leader withdraws, and checks the new process."""
+    """The new process would be elected as if it had the records of the earlier one. The leader withdraws, and checks the new
+    process."""
     assert repeated(lost=True, broker_epoch=99) == []
     assert repeated(lost=False, broker_epoch=99) == []
 
@@ -266,7 +268,7 @@ def test_an_expansion_is_not_repeated_after_the_replica_lost_records() -> None:
 
 
 def test_a_proposal_names_the_process_that_was_in_sync() -> None:
-    """Whatever was heard of the replica in the meantime."""
+    """Fetches of another process of the replica in the meantime do not change it."""
     world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -281,7 +283,7 @@ def test_a_proposal_names_the_process_that_was_in_sync() -> None:
 
 
 def test_such_a_replica_that_falls_behind_sets_the_high_watermark_free_in_time() -> None:
-    """No follower fetches any more, so the timer has to check."""
+    """No follower fetches, so only the timer can check."""
     world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -495,7 +497,8 @@ def test_metadata_that_overtakes_the_answer_cancels_the_proposal() -> None:
 
 @pytest.mark.parametrize("end", ["it follows", "the partition stops"])
 def test_a_leadership_that_ends_cancels_its_proposal(end: str) -> None:
-    """Else a late answer would move the partition epoch of a follower, and the next leadership could propose nothing."""
+    """Otherwise a late answer would change the partition epoch of a follower, and the next leadership could not propose
+    anything."""
     world, leader = expanding()
     item = leader.alter.pending[P]
     if end == "it follows":
@@ -509,7 +512,7 @@ def test_a_leadership_that_ends_cancels_its_proposal(end: str) -> None:
 
 
 def test_a_repeated_registration_keeps_the_proposal() -> None:
-    """Forgetting it would let the high watermark pass a replica that the controller may have committed."""
+    """If the proposal were dropped, the high watermark could pass a replica that the controller may have added."""
     _, leader = expanding()
     leader.p.make_leader(registration(epoch=1, partition_epoch=1, isr=(1, 2)))
     assert leader.p.leader_state is not None
@@ -694,7 +697,7 @@ def test_truncation_table(ours: list[tuple[int, int]], answer: tuple[int, int], 
 
 
 def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
-    """The batch [4, 7) holds the target 6, so that the cut is at 4: three of its records go, not one."""
+    """The batch [4, 7) contains the target 6, so the log is truncated to 4 and three records are removed, not one."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), epoch=5)
     follower = world[2].p
@@ -712,8 +715,8 @@ def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
     ids=["it starts in our log", "it starts at our end", "it starts behind our end", "we are in the ISR"],
 )
 def test_history_is_unknown_at_the_leaders_log_start(isr: tuple[int, ...], leader_start: int, is_unknown: bool) -> None:
-    """The leader's epochs begin at its log start, so it sees no divergence there; the records below may be a fork, and the high
-    watermark of the response would cover them. Those of a member of the ISR are not."""
+    """The leader's epochs begin at its log start, so it finds no divergence there. The follower's records below may be a fork,
+    which the high watermark of the response would cover. The records of a member of the ISR are no fork."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), isr=isr, epoch=5)
     follower = world[2].p
@@ -753,7 +756,7 @@ def test_a_stale_divergence_truncates_nothing() -> None:
 
 
 def test_a_stale_epoch_entry_without_records_is_dropped() -> None:
-    """S06: the log ends agree, the epochs do not; without this the divergence is found for ever (KAFKA-10706)."""
+    """S06: the log ends are equal, the epochs are not. Otherwise each fetch would find the divergence again (KAFKA-10706)."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), epoch=1)
     fill(world[1], 10)
@@ -781,7 +784,7 @@ def test_a_truncation_below_the_log_start_leaves_an_empty_log_there() -> None:
 
 @pytest.mark.parametrize("stale", [FetchPosition(1, 1, 1, 0), FetchPosition(0, 2, 1, 0)])
 def test_a_stale_answer_about_the_leaders_log_truncates_nothing(stale: FetchPosition) -> None:
-    """The follower asked where the leader's log begins and ends, and has fetched, or followed another leader, since."""
+    """The follower has fetched, or followed another leader, since it asked where the leader's log begins and ends."""
     _, _, follower = two_logs()
     follower.p.truncate_to_leader_end(stale, 0)
     follower.p.truncate_fully_and_start_at(stale, 50)

@@ -29,6 +29,6 @@ def test_a_pending_state_remembers_the_committed_isr() -> None:
 
 
 def test_equal_members_do_not_make_the_same_state() -> None:
-    """An answer is for the very proposal that was made, not for one that looks alike."""
+    """An answer belongs to one proposal, not to an equal one."""
     committed = CommittedIsr((1,))
     assert committed.expand(2, 13) != committed.expand(2, 13)

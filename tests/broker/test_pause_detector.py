@@ -13,7 +13,7 @@ from strandline.protocol.messages.data import ProducePartition, ProduceRequest
 
 
 class Broker:
-    """Ticks as the loop does while it turns; `now` jumps when the process is paused."""
+    """Ticks as the event loop does while it runs. `now` jumps when the process is paused."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -32,7 +32,7 @@ class Broker:
 
 
 def test_a_broker_without_controllers_goes_on_serving() -> None:
-    """The data path needs no controller: the silence of the controllers is no pause."""
+    """The data path needs no controller, so silent controllers are no pause."""
     broker = Broker()
     broker.run(600)
     assert broker.trusts_itself()

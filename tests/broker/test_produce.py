@@ -114,7 +114,7 @@ def test_a_minimum_above_the_replication_factor_is_capped_by_it() -> None:
 
 
 def test_a_waiting_request_is_answered_with_the_new_leader_when_the_leadership_ends() -> None:
-    """So the producer sends its batches to the new leader at once, without asking for metadata first (KIP-951)."""
+    """The producer sends its batches to the new leader at once, without asking for metadata first (KIP-951)."""
     world, leader = three()
     request = leader.produce("moved")
     assert not request.answers
@@ -125,8 +125,8 @@ def test_a_waiting_request_is_answered_with_the_new_leader_when_the_leadership_e
 
 @pytest.mark.parametrize("truncates", [True, False])
 def test_a_produce_of_an_earlier_leader_epoch_is_not_acknowledged(truncates: bool) -> None:
-    """The broker follows, lets go of the records, leads again and commits others at the same offset, all before anybody looks at
-    the waiting produce: an acknowledgement would be a lie. Without a truncation the retry finds a duplicate."""
+    """In one event-loop iteration the broker follows, truncates the records, leads again and commits others at the same offset:
+    an acknowledgement of the waiting produce would be wrong. Without the truncation, the retry finds a duplicate."""
     _, leader = three()
     request = leader.produce("lost", end_turn=False)
     p = leader.p
@@ -145,7 +145,7 @@ def test_a_produce_of_an_earlier_leader_epoch_is_not_acknowledged(truncates: boo
 
 
 def test_an_isr_below_the_minimum_after_the_append_fails_the_produce() -> None:
-    """S23: not a success, and not a refusal either: the record may yet be committed."""
+    """S23: the produce neither succeeded nor was refused: the record may still be committed."""
     world, leader = three(min_isr=2)
     request = leader.produce("a")
     world.set_isr(1)
@@ -358,7 +358,8 @@ _RACES = {
 
 @pytest.mark.parametrize("order", list(permutations(_RACES)), ids=" > ".join)
 def test_no_interleaving_of_append_and_commit_loses_a_wake_up(order: tuple[str, ...]) -> None:
-    """S32: the HW moves around the moment at which the produce is parked; it is answered within the turn all the same."""
+    """S32: the HW moves around the moment at which the produce is parked. The produce is answered in the same iteration all the
+    same."""
     _, leader = three()
     state = {"leader": leader, "requests": []}
     for step in order:

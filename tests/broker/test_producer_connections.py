@@ -54,7 +54,7 @@ def test_no_more_is_remembered_than_there_is_room_for() -> None:
 
 
 def test_a_late_copy_is_not_appended_and_its_connection_ends() -> None:
-    """The producer has learned that the batch is not in the log, and numbers it again: the log would hold it twice (seed
+    """The producer has found out that the batch is not in the log, and numbers it again: the log would have it twice (seed
     396950264)."""
     world = ReplicaWorld()
     world.topic(replicas=(1,))
@@ -86,7 +86,7 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("acks", [1, 0])
 def test_a_malformed_batch_does_not_close_the_connection_of_the_producer_it_names(lie: str, acks: int) -> None:
-    """Whatever sends the batch needs to know nothing but a number: ids are given in order."""
+    """Any sender can name the producer, because producer ids are given out in order."""
     world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]

@@ -91,7 +91,7 @@ def test_no_timer_is_left_when_everything_has_ended() -> None:
 
 
 def test_a_completed_operation_is_not_kept_until_its_deadline() -> None:
-    """With 100,000 produces a second and a timeout of 30 s, keeping them would be three million requests."""
+    """With 100,000 produces per second and a timeout of 30 s, three million requests would be kept."""
     loop = VirtualLoop()
     purgatory = Purgatory(loop.now, loop.call_later)
     operations = parked(loop, purgatory, *[30_000] * 1000)
@@ -180,7 +180,7 @@ def test_a_failure_completes_every_waiter() -> None:
 
 
 def test_a_move_looks_only_at_those_it_completes() -> None:
-    """The cost of a move must not grow with the waiters of later offsets."""
+    """The cost of a new high watermark must not grow with the waiters at later offsets."""
 
     class Counting(WatermarkWatchers):
         looks = 0

@@ -1,4 +1,4 @@
-"""Reading from the nearest replica (KIP-392): whom the leader nominates, and what a follower serves."""
+"""Reading from the nearest replica (KIP-392): which replica the leader nominates, and what a follower serves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_without_a_selector_no_replica_is_nominated() -> None:
 
 
 def test_nomination_answers_at_once_although_min_bytes_are_not_there() -> None:
-    """The consumer would otherwise wait at a replica that is not meant to serve it."""
+    """Otherwise the consumer would wait at a replica that is not meant to serve it."""
     world = world_of_racks()
     request = world[1].fetch(want(0, epoch=1), rack_id="b", max_wait_ms=10_000, min_bytes=1000)
     assert (request.is_answered, nominee(request)) == (True, 2)
@@ -85,7 +85,7 @@ def test_only_members_of_the_isr_are_nominated() -> None:
 
 
 def test_only_replicas_that_hold_the_position_are_nominated() -> None:
-    """A consumer that has read further than its follower would be told there that it is out of range."""
+    """If a consumer has read further than its follower, the follower would return OFFSET_OUT_OF_RANGE."""
     world = world_of_racks("x")
     world[1].produce("y", acks=1)
     world.replicate(2, 1)
@@ -139,7 +139,7 @@ def test_selectors_are_those_that_the_configuration_accepts() -> None:
 
 
 def test_follower_refuses_a_consumer_that_names_no_rack() -> None:
-    """It believes that it asks the leader, and must learn who leads now."""
+    """The consumer takes this broker for the leader, and must find out who leads now."""
     world = world_of_racks("x")
     request = world[2].fetch(want(0))
     assert code(request) == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -157,7 +157,7 @@ def test_follower_serves_up_to_its_own_high_watermark() -> None:
 
 
 def test_position_between_high_watermark_and_log_end_of_a_follower_waits() -> None:
-    """An error would make the consumer ask again and again until the follower hears of the high watermark."""
+    """After an error, the consumer would ask again and again until the follower has received the high watermark."""
     world = world_of_racks("x")
     world[1].produce("y", acks=1)
     catch_up(world, 2)
@@ -218,7 +218,7 @@ def test_offsets_are_looked_up_at_the_leader() -> None:
 
 
 def followed(*, rack: str) -> tuple[ReplicaWorld, Link, HandledRequest]:
-    """Broker 2 follows broker 1 with a parked fetch. It has a consumer in this rack, if it is not empty."""
+    """Broker 2 follows broker 1 with a parked fetch. If `rack` is not empty, it has a consumer in this rack."""
     world = ReplicaWorld(3)
     world.topic()
     link = Link(world, 2, 1)
@@ -230,7 +230,7 @@ def followed(*, rack: str) -> tuple[ReplicaWorld, Link, HandledRequest]:
 
 
 def parked_fetch(link: Link) -> tuple[Plan, HandledRequest]:
-    """The next fetch that the leader does not answer at once."""
+    """Fetch until the leader parks a fetch. Returns that fetch."""
     for _ in range(3):
         plan, request = link.ask() or pytest.fail("nothing to fetch")
         if not request.is_answered:
@@ -240,7 +240,7 @@ def parked_fetch(link: Link) -> tuple[Plan, HandledRequest]:
 
 
 def commit_one(world: ReplicaWorld, link: Link) -> HandledRequest:
-    """Append a record, have broker 2 copy it, and commit it with broker 3's fetch. Returns broker 2's fetch that follows."""
+    """Append a record, have broker 2 copy it, and commit it with broker 3's fetch. Returns broker 2's next fetch."""
     plan, request = parked_fetch(link)
     world[1].produce("x", acks=1)
     link.deliver(plan, request)
@@ -251,7 +251,7 @@ def commit_one(world: ReplicaWorld, link: Link) -> HandledRequest:
 
 
 def test_high_watermark_ends_the_wait_of_a_follower_with_readers() -> None:
-    """Otherwise the last record of a quiet topic would be visible half a second later there than at the leader."""
+    """Otherwise the last record of a quiet topic would be visible at the follower half a second later than at the leader."""
     world, link, consumer = followed(rack="b")
     parked = commit_one(world, link)
     assert fetched(parked)[P].high_watermark == 1
@@ -277,9 +277,9 @@ def test_reader_is_told_to_the_leader_in_one_more_fetch_behind_the_parked_one() 
 
 
 def test_reader_that_has_gone_at_once_is_told_to_the_leader_once() -> None:
-    """A client without sessions that does not wait is gone before the fetch is planned. If each of its fetches had the follower
-    name its position again, each response of the leader would be out of date, and the follower would never learn of the high
-    watermark."""
+    """A client without sessions that does not wait is gone before the next fetch is planned. If the follower named its position
+    again for each of that client's fetches, each response of the leader would be out of date, and the follower would never get
+    the high watermark."""
     world, link, _ = followed(rack="")
     parked_fetch(link)
     world[2].fetch(want(0, epoch=1), rack_id="b")
@@ -302,7 +302,7 @@ def test_follower_whose_readers_have_gone_says_so_with_its_next_position() -> No
 
 
 def test_stale_position_of_a_follower_with_readers_makes_no_answer() -> None:
-    """Records are out, and the follower will drop what is built from its old position: answering would go round in circles."""
+    """Records are on the way to the follower, which would drop an answer to its old position and fetch in a loop."""
     world, link, _ = followed(rack="b")
     parked_fetch(link)
     world[1].produce("x", acks=1)
@@ -324,7 +324,8 @@ def without_session(*, rack: str) -> tuple[ReplicaWorld, Link]:
 
 
 def test_leader_without_room_for_a_session_does_not_answer_the_same_high_watermark_twice() -> None:
-    """Only the request can say what the follower knows. If the leader took every fetch for the first, the two would spin."""
+    """Only the request can tell which high watermark the follower has. If the leader took every fetch for the first one, the
+    follower would fetch in a loop."""
     world, link = without_session(rack="b")
     world[1].produce("x", acks=1)
     parked_fetch(link)
@@ -337,7 +338,7 @@ def test_high_watermark_ends_the_wait_of_a_follower_with_readers_and_without_a_s
 
 
 def test_high_watermark_that_a_follower_has_missed_is_told_at_once() -> None:
-    """It moved between two fetches of a follower that has no session."""
+    """The high watermark has moved between two fetches of a follower without a session."""
     world, link = without_session(rack="b")
     commit_one(world, link)
     link.core.on_connection_lost()  # with the response

@@ -21,7 +21,7 @@ SIZES = [5, 300, AT_ONCE_RECORDS_MAX + 5]
 
 
 def refused(codec: Codec, rows: list[tuple[bytes | None, int]], **configs: str) -> tuple[Node, list[int]]:
-    """The broker after it has refused these keys and timestamps, with the indexes that the response names."""
+    """A broker that has refused these keys and timestamps, and the record indexes that its response names."""
     thread = HeldThread()
     _, node = one(thread, **configs)
     request = node.produce(bytearray(encode_batch([(k, b"value", [], t) for k, t in rows], codec=codec)), acks=1)
@@ -78,7 +78,7 @@ def test_the_list_is_bounded_and_the_count_is_not(codec: Codec) -> None:
 
 
 def test_other_errors_name_no_record() -> None:
-    """A malformed record hides those behind it, so it would be wrong to call them valid."""
+    """The records behind a malformed one cannot be read, so it would be wrong to call them valid."""
     _, node = one()
     data = bytearray(encode_batch([(b"key", b"value", [], NOW_MS)] * 3))
     data[HEADER_SIZE + 5] ^= 1
@@ -89,7 +89,7 @@ def test_other_errors_name_no_record() -> None:
 
 
 def test_the_broker_accepts_the_valid_records_afterwards() -> None:
-    """The refused batch used no sequence number: the producer sends the valid records with the same first number."""
+    """The refused batch used no sequence number, so the producer sends the valid records with the same first number."""
     _, node = one(cleanup_policy="compact")
     rows = [(b"key", b"1", [], NOW_MS), (None, b"2", [], NOW_MS)]
     answer = produced(node.produce(bytearray(encode_batch(rows, producer_id=7, producer_epoch=0, base_sequence=0)), acks=1))

@@ -1,4 +1,5 @@
-"""A leader that was elected uncleanly is RECOVERING: it is alone in the ISR until the controller knows that it has finished."""
+"""A leader after an unclean election is RECOVERING: it is alone in the ISR until the controller has accepted the end of
+its recovery."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def test_it_repeats_the_proposal_until_it_is_accepted() -> None:
 
 
 def test_it_repeats_the_proposal_after_a_short_pause() -> None:
-    """And not only at the next look for slow followers, which is seconds away."""
+    """It does not wait for the next check for slow followers, which is seconds away."""
     world, leader = recovering()
     for _ in range(3):
         refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)

@@ -61,7 +61,7 @@ def test_a_fetch_returns_whether_the_log_end_moved() -> None:
 
 
 def test_fetches_that_do_not_name_the_partition_count_when_the_leader_appends() -> None:
-    """An idle follower is not walked; without this it would look stuck the moment something is appended."""
+    """Such fetches do not visit the replica. Without this, it would look stuck as soon as a record is appended."""
     replica = Replica(2)
     replica.on_fetch(5, 0, 5, 7, 1.0)
     replica.session = Session(900.0)

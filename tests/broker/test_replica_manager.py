@@ -37,7 +37,7 @@ def test_a_new_leader_stops_fetching_before_it_leads() -> None:
 
 def test_an_empty_isr_ends_the_leadership_and_the_fetches() -> None:
     """A waiting produce gets an error that makes the client look for the leader, and no replica fetches until there is one. A
-    member of the ISR from before is elected again, with its records (KIP-966)."""
+    member of the ISR from before is elected, with its records (KIP-966)."""
     world = ReplicaWorld()
     world.change(FeatureLevelRecord(METADATA_VERSION, 1))
     world.topic(min_isr=2)
@@ -54,7 +54,7 @@ def test_an_empty_isr_ends_the_leadership_and_the_fetches() -> None:
 
 
 def test_a_deleted_topic_frees_its_name_at_once() -> None:
-    """The log of the topic that comes next under this name is empty, and requests with the old id find nothing."""
+    """The next topic with this name has an empty log, and requests with the old id find nothing."""
     world = ReplicaWorld()
     world.topic(replicas=(1,))
     world[1].produce("old")
@@ -67,7 +67,7 @@ def test_a_deleted_topic_frees_its_name_at_once() -> None:
 
 
 def test_a_topic_recreated_in_one_delta_is_the_new_one() -> None:
-    """Deletions go first (S35)."""
+    """Deletions are applied first (S35)."""
     world = ReplicaWorld()
     world.topic(replicas=(1,))
     world[1].produce("old")
@@ -198,7 +198,8 @@ def test_a_shutdown_answers_everyone_and_leaves_no_timer() -> None:
 
 
 def test_a_shutdown_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first answer fails, so that the waiters behind it do not complete in the usual way: still it is no success."""
+    """The first answer raises an exception, so the requests behind it do not complete in the usual way. Still, none is a
+    success."""
     world = ReplicaWorld()
     world.topic()
     first, second = (world[1].produce("a", timeout_ms=10_000) for _ in range(2))
@@ -224,7 +225,7 @@ def test_high_watermarks_survive_a_clean_restart() -> None:
 
 
 def test_metadata_of_many_partitions_is_applied_partition_by_partition() -> None:
-    """One that cannot be opened must not keep the others from their roles."""
+    """A partition whose log cannot be opened must not keep the others from their roles."""
     world = ReplicaWorld(1)
     world.topic(replicas=(1,), partitions=3)
     partition = world[1].manager.partitions.pop((TOPIC, 1))
@@ -246,8 +247,8 @@ def test_metadata_of_many_partitions_is_applied_partition_by_partition() -> None
 
 @pytest.mark.parametrize(("elr", "reported"), [((), []), ((2,), [P])])
 def test_added_replica_that_was_eligible_reports_the_loss_of_its_log(elr: tuple[int, ...], reported: list[object]) -> None:
-    """A reassignment adds broker 2. At first it has no log, and that is no loss. But it has been in the ISR once it is in the
-    ELR: if it comes back without its log and does not say so, it is elected without the committed records."""
+    """A reassignment adds broker 2. At first it has no log, and that is no loss. But if it is in the ELR, it has been in the ISR:
+    if it returned without its log and did not report it, it would be elected without the committed records."""
     lost: list[object] = []
     world = ReplicaWorld(2, on_records_lost=lost.append)
     world.change(FeatureLevelRecord(METADATA_VERSION, 1))

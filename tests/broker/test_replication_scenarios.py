@@ -38,14 +38,14 @@ def fill(world: ReplicaWorld, count: int, leader: int = 1) -> None:
 
 
 def catch_up(world: ReplicaWorld, follower: int, leader: int = 1) -> None:
-    """Fetch until a fetch shows that the follower has everything."""
+    """Fetch until the leader knows that the follower has everything."""
     while world[follower].leo < world[leader].leo:
         world.replicate(follower, leader)
     world.replicate(follower, leader)
 
 
 def test_s14_isr_expands_only_after_the_start_of_the_leader_epoch() -> None:
-    """B2 leads e2 with LEO 20 and a stale HW of 10; B3 has 12. Let in, it could be elected and lose 12..19 (KAFKA-7128)."""
+    """B2 leads e2 with LEO 20 and a stale HW of 10; B3 has 12. In the ISR, B3 could be elected and lose 12..19 (KAFKA-7128)."""
     world = cluster()
     fill(world, 10)
     catch_up(world, 2)
@@ -93,7 +93,7 @@ def test_s22_under_min_isr_the_high_watermark_is_frozen() -> None:
 
 
 def test_s22_an_expansion_that_is_only_proposed_does_not_unfreeze_it() -> None:
-    """The minimum counts committed members: the proposal may be refused."""
+    """The minimum counts committed members, because the proposal may be refused."""
     world = cluster(isr=(1,), min_isr=2)
     b1 = world[1]
     fill(world, 3)
@@ -159,7 +159,7 @@ def test_s24_a_zombie_leader_acknowledges_nothing_and_is_truncated(ahead: str) -
 
 
 def test_s24_fetches_of_another_epoch_move_nothing() -> None:
-    """The first try of KIP-320 failed here: followers on an older epoch advanced the HW."""
+    """The first version of KIP-320 failed here: fetches of followers in an older epoch advanced the HW."""
     world = cluster()
     fill(world, 5)
     world.elect(1)
@@ -171,7 +171,7 @@ def test_s24_fetches_of_another_epoch_move_nothing() -> None:
 
 
 def test_s38_a_retry_across_a_fail_over_gets_the_same_offsets_and_one_copy() -> None:
-    """Appended and committed at B1, the answer lost, B1 dead; the retry goes to B2."""
+    """B1 appends and commits the batches, the answer is lost, B1 dies, and the retry is sent to B2."""
     world = cluster(replicas=(1, 2), min_isr=1)
     first = batch("a", "b", producer_id=7, producer_epoch=0, sequence=0)
     second = batch("c", "d", producer_id=7, producer_epoch=0, sequence=2)

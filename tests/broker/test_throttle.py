@@ -35,7 +35,7 @@ def world() -> ReplicaWorld:
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 2000)), min_size=1, max_size=60))
 def test_the_rate_is_kept_over_any_time(sends: list[tuple[float, int]]) -> None:
-    """Whatever the pauses, all bytes but the last chunk fit the rate over the time, plus the burst."""
+    """With any pauses, all bytes but the last chunk fit into the rate over the time, plus the burst."""
     throttle, now, total, last = ReplicationThrottle(), 0.0, 0, 0
     for pause, size in sends:
         now += pause
@@ -69,7 +69,7 @@ def test_a_leader_sends_an_added_replica_no_more_than_the_rate(world: ReplicaWor
 
 
 def test_a_parked_fetch_does_not_complete_for_throttled_records(world: ReplicaWorld) -> None:
-    """It would be answered at once, again and again. It waits for its whole long poll."""
+    """Otherwise it would be answered at once, again and again. It waits for its whole long poll."""
     world[1].manager.directory.sending.record(2.0, world.loop.time)
     parked = world[1].fetch(want(0, epoch=1, max_bytes=RATE), replica_id=3, replica_epoch=13, max_wait_ms=500)
     for number in range(20):
@@ -89,7 +89,7 @@ def test_a_member_of_the_isr_is_never_slowed_down(world: ReplicaWorld) -> None:
 
 
 def test_only_added_replicas_are_slowed_down(world: ReplicaWorld) -> None:
-    """Broker 2 has left the ISR: it must come back, the sooner the better."""
+    """Broker 2 has left the ISR, and should return as soon as possible."""
     world[1].manager.directory.sending.record(1000, world.loop.time)
     world.set_isr(1)
     assert len(fetch(world, 2)) > 1
@@ -105,7 +105,7 @@ def test_the_throttle_ends_with_the_reassignment(world: ReplicaWorld) -> None:
 
 
 def test_a_follower_leaves_a_throttled_partition_out_of_its_next_fetches(world: ReplicaWorld) -> None:
-    """Its other partition goes on. The throttled one is fetched again when its bytes are paid for."""
+    """Its other partition is still fetched. The throttled one is fetched again when the rate allows it."""
     other = b"another-topic-16"
     world.topic(replicas=(1, 3), topic_id=other, name="other")
     link = Link(world, 3, 1, P, (other, 0))
@@ -126,7 +126,8 @@ def test_a_follower_leaves_a_throttled_partition_out_of_its_next_fetches(world: 
 
 
 def test_the_bytes_of_added_replicas_are_counted(world: ReplicaWorld) -> None:
-    """Both brokers count them beside the bytes of replication; those of the other replicas are none of a reassignment."""
+    """Both brokers count them in addition to the bytes of replication. The bytes of other replicas do not belong to the
+    reassignment."""
     assert world[1].manager.metrics.reassignment_bytes_out == 0
     world.change(PartitionChangeRecord(*P, throttle_rate=0))
     Link(world, 3, 1).rounds(2)

@@ -19,11 +19,11 @@ from strandline.protocol.records.marker import EndTransactionMarker
 OTHER = (TOPIC, 1)
 PID = 7
 TV1, TV2 = 3, 4
-"""Versions of Produce."""
+"""Versions of Produce with the transaction protocols 1 and 2."""
 
 
 class HeldAdder:
-    """What leaders ask the coordinator, until the test answers."""
+    """Holds the leaders' requests to the coordinator until the test answers them."""
 
     def __init__(self) -> None:
         self.asked: list[AddPartitionsToTxnTransaction] = []
@@ -88,7 +88,7 @@ def records(sequence: int = 0, *, epoch: int = 0, key: TopicIdPartition = P, is_
 
 
 def test_the_first_batch_waits_for_the_coordinator_and_later_ones_do_not() -> None:
-    """From the first batch on the log has the open transaction, and the coordinator's marker is what ends it."""
+    """From the first batch on, the transaction is open in the log, and the coordinator's marker ends it."""
     world = World()
     first = world.send(records(0))
     assert not first.is_answered
@@ -102,7 +102,7 @@ def test_the_first_batch_waits_for_the_coordinator_and_later_ones_do_not() -> No
 
 
 def test_the_partitions_of_a_request_are_asked_for_together() -> None:
-    """Those that are in the transaction already are not asked for again."""
+    """Partitions that are in the transaction already are left out."""
     world = World()
     world.send(records(0))
     world.adder.answer()
@@ -114,7 +114,8 @@ def test_the_partitions_of_a_request_are_asked_for_together() -> None:
 
 @pytest.mark.parametrize(("version", "verify_only"), [(TV1, True), (TV2, False)])
 def test_the_version_of_the_request_says_who_adds_partitions(version: int, verify_only: bool) -> None:
-    """A producer of version 1 adds its partitions itself; if the leader added one, a forgotten one would go unnoticed."""
+    """A producer of version 1 adds its partitions itself. If the leader added one, a missing AddPartitionsToTxn would go
+    unnoticed."""
     world = World()
     world.send(records(0), version=version)
     assert [(t.verify_only, t.transaction_version) for t in world.adder.asked] == [(verify_only, 1 if verify_only else 2)]
@@ -124,7 +125,7 @@ def test_the_version_of_the_request_says_who_adds_partitions(version: int, verif
     "error", [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_PRODUCER_EPOCH]
 )
 def test_an_error_of_the_coordinator_is_that_of_the_partitions_asked_for(error: ErrorCode) -> None:
-    """Nothing is written to them; the partitions that are in the transaction already go on."""
+    """Nothing is written to them. The partitions that are already in the transaction are written."""
     world = World()
     world.send(records(0))
     world.adder.answer()
@@ -135,7 +136,8 @@ def test_an_error_of_the_coordinator_is_that_of_the_partitions_asked_for(error: 
 
 
 def test_a_partition_that_cannot_be_written_is_not_added() -> None:
-    """Else a marker would be written there for nothing; and the error is that of the partition, whatever happens meanwhile."""
+    """Otherwise a marker would be written there for nothing. The error is that of the partition, whatever the coordinator
+    answers."""
     world = World(min_isr=1)
     missing = (TOPIC, 5)
     request = world.send(records(0, key=missing), records(0))
@@ -148,7 +150,7 @@ def test_a_partition_that_cannot_be_written_is_not_added() -> None:
 
 
 def test_a_fenced_epoch_is_refused_without_asking() -> None:
-    """KAFKA-19690: the coordinator's answer, or the state of the transaction, would end a producer that only has to abort."""
+    """KAFKA-19690: an error of the coordinator, or of the transaction's state, would end a producer that only has to abort."""
     world = World()
     world.send(records(0))
     world.adder.answer()
@@ -158,7 +160,8 @@ def test_a_fenced_epoch_is_refused_without_asking() -> None:
 
 
 def test_a_marker_that_comes_before_the_answer_is_not_overtaken() -> None:
-    """KAFKA-12671: the batch would begin a transaction that nobody ends. In version 1 the marker has the epoch of the batch."""
+    """KAFKA-12671: the batch would begin a transaction that no marker ends. In version 1 the marker has the epoch of the
+    batch."""
     world = World()
     request = world.send(records(0), version=TV1)
     world.mark(0, version=1)
@@ -178,7 +181,7 @@ def test_in_version_2_a_marker_that_comes_before_the_answer_fences_the_batch() -
 
 
 def test_in_version_2_a_repeated_marker_of_the_transaction_before_does_no_harm() -> None:
-    """It has the epoch of the present transaction, which it does not end: KAFKA-19999."""
+    """KAFKA-19999: the repeated marker has the epoch of the present transaction, but does not end it."""
     world = World()
     world.mark(1)
     request = world.send(records(0, epoch=1))
@@ -189,7 +192,7 @@ def test_in_version_2_a_repeated_marker_of_the_transaction_before_does_no_harm()
 
 
 def test_an_answer_does_not_count_in_a_later_leader_epoch() -> None:
-    """Another leader may have written markers meanwhile. The producer asks again."""
+    """Another leader may have written markers meanwhile, so the producer must send the batch again."""
     world = World()
     request = world.send(records(0))
     world.world.elect(1)
@@ -199,7 +202,7 @@ def test_an_answer_does_not_count_in_a_later_leader_epoch() -> None:
 
 
 def test_a_first_batch_of_version_2_begins_at_sequence_0() -> None:
-    """The batch before it was refused and comes again: KAFKA-14402. In version 1 the sequences go on over transactions."""
+    """KAFKA-14402: the batch before it was refused and will be sent again. In version 1, sequences continue over transactions."""
     world = World()
     assert code(world.send(records(5))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert not world.adder.asked
@@ -209,7 +212,7 @@ def test_a_first_batch_of_version_2_begins_at_sequence_0() -> None:
 
 
 def test_a_retry_of_a_batch_in_the_open_transaction_is_a_duplicate() -> None:
-    """Its answer was lost. Neither the coordinator nor the log must see it twice."""
+    """The response was lost. The batch must reach neither the coordinator nor the log again."""
     world = World()
     world.send(records(0))
     world.adder.answer()
@@ -219,7 +222,7 @@ def test_a_retry_of_a_batch_in_the_open_transaction_is_a_duplicate() -> None:
 
 
 def test_a_producer_may_close_its_connection_while_the_coordinator_is_asked() -> None:
-    """The batch is appended: whoever sends it again finds that out. But nothing may fail."""
+    """The batch is appended, and a retry is a duplicate. The lost connection must not cause an error."""
     world = World()
     request = world.send(records(0))
     world.connection.close()
@@ -261,7 +264,7 @@ def test_a_transactional_batch_without_a_transactional_id_is_refused() -> None:
 
 
 def test_a_batch_outside_of_the_producers_open_transaction_is_refused() -> None:
-    """It would be read at once by nobody, and be aborted by a marker that its sender does not expect."""
+    """Readers would get it only when the transaction ends, and an abort, which its sender does not expect, would hide it."""
     world = World()
     world.send(records(0))
     world.adder.answer()
@@ -270,7 +273,7 @@ def test_a_batch_outside_of_the_producers_open_transaction_is_refused() -> None:
 
 
 def test_a_damaged_batch_is_refused_and_not_added() -> None:
-    """As outside of transactions."""
+    """It has the same error as outside of transactions."""
     world = World()
     request = world.send((P, memoryview(bytearray(b"too short"))))
     assert code(request) == ErrorCode.CORRUPT_MESSAGE

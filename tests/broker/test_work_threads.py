@@ -57,7 +57,7 @@ def test_another_number_of_threads_loses_no_work() -> None:
 
 
 def test_a_stopped_broker_begins_no_further_work_and_appends_nothing() -> None:
-    """Its logs are closed by then. The work of a hostile client could keep the process for minutes."""
+    """Its logs are closed by then, and the work of a hostile client could keep the process alive for minutes."""
 
     async def scenario() -> None:
         threads, begun, go_on = WorkThreads(1), threading.Event(), threading.Event()
