@@ -22,7 +22,7 @@ _PAGE = re.compile(r"^- \[([^\]]+)\]\(([^)\s#]+)\): (.+?)(?=^- |^\s*$|\Z)", re.M
 class Page(NamedTuple):
     title: str
     path: str
-    """From the root of the repository."""
+    """The page's file, relative to the root of the repository."""
     about: str
     """One sentence, without line breaks; it may contain Markdown."""
 

@@ -39,7 +39,8 @@ class Pace:
         return self._free_at - now
 
     def step(self, most: int) -> int:
-        """How many records to write at a time: those of a tenth of a second, at most `most`, so that a slow replay is steady."""
+        """How many records to write at a time: `most`, or with a limit of records per second at most those of a tenth of a
+        second, so that a slow replay is steady."""
         return most if self.records_per_s is None else max(1, min(most, int(self.records_per_s / 10)))
 
 

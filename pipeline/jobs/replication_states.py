@@ -69,7 +69,7 @@ def merged_states(facts: Sequence[Fact]) -> Iterable[State]:
 def _better(known: State, other: State) -> State:
     first, second = sorted((known, other), key=lambda state: state.rank)
     if known.rank == other.rank:
-        # Of two decisions of controllers, the later one was committed. Of two lines of brokers, the earlier one has the time.
+        # Two controllers decided: the later decision was committed. Two brokers logged the state: the earlier line has its time.
         first, second = (known, other) if known.rank == _CONTROLLER else (other, known)
     same = (first.leader, first.isr) == (second.leader, second.isr)
     return replace(second, min_isr=second.min_isr or (first.min_isr if same else 0), replicas=second.replicas or first.replicas)

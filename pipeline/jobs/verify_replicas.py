@@ -113,7 +113,7 @@ class _Contents(NamedTuple):
     is_compacted: bool
     """Whether a cleaner has changed the batch: it has fewer records than offsets, or a delete horizon."""
     records: dict[int, Record]
-    """By offset."""
+    """Offset -> record."""
 
 
 def _conflicts(sources: Sequence[Source]) -> Iterator[Finding]:

@@ -47,7 +47,7 @@ class TransactionCheck:
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
-        """By producer id, the first offset of its open transaction."""
+        """Producer id -> the first offset of its open transaction."""
         self._aborted: dict[int, Entry] = {}
         """The aborted transactions whose markers are in this segment, by the offset of the marker."""
         self._markers: dict[int, int] = {}

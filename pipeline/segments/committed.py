@@ -32,7 +32,7 @@ class Committed(NamedTuple):
     """The transactions of a log that have records without a commit."""
 
     aborted: Mapping[int, Sequence[tuple[int, int]]]
-    """By producer id, the first offset and the offset of the marker of each aborted transaction, in the order of the log."""
+    """Producer id -> (first offset, offset of the marker) of each aborted transaction, in the order of the log."""
     last_stable_offset: int | None = None
     """The first offset of the oldest open transaction; None: no transaction is open."""
 
@@ -48,7 +48,7 @@ class Committed(NamedTuple):
         return following < len(transactions) and transactions[following][0] <= header.base_offset
 
     def since(self, offset: int) -> Committed:
-        """Without the transactions that ended before `offset`: a task needs those of its file only."""
+        """A copy without the transactions that ended before `offset`: a task needs only those of its file."""
         left = {p: [each for each in transactions if each[1] >= offset] for p, transactions in self.aborted.items()}
         return self._replace(aborted={producer_id: transactions for producer_id, transactions in left.items() if transactions})
 
@@ -58,9 +58,9 @@ class Transactions:
 
     def __init__(self, open_ones: Mapping[int, int], aborted: Iterable[tuple[int, int, int]] = ()) -> None:
         self._open = dict(open_ones)
-        """By producer id, the first offset of its open transaction."""
+        """Producer id -> the first offset of its open transaction."""
         self._aborted = {(producer_id, last): first for producer_id, first, last in aborted}
-        """By producer id and offset of the marker, the first offset of the transaction."""
+        """(Producer id, offset of the marker) -> the first offset of the aborted transaction."""
 
     def take(self, header: BatchHeader, batch: memoryview | None) -> None:
         """Takes the next batch; `batch` has its bytes if it is a marker."""

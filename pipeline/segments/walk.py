@@ -98,7 +98,7 @@ class Range(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What was known of the segment file when the read was planned."""
+    """The segment file as it was when the read was planned."""
 
     base_offset: int
     """Base offset of the segment, from the file's name."""
@@ -210,7 +210,7 @@ class Walk:
         damage = f"checksum: the header says {header.crc:08x}, the bytes have {crc:08x}"
         if self._leads_on(end, header):
             return self._accept(position, header, crc, damage)
-        # At the end of the file the length may still be wrong: then the batch with the next offset begins before `end`.
+        # If no batch can follow at `end`, the length may be wrong: then the batch with the next offset begins before `end`.
         following, _ = self._search(position + 1, header.next_offset if self._is_end(end) else None)
         if self._is_end(end) and following >= end:
             return self._accept(position, header, crc, damage)

@@ -106,7 +106,7 @@ class Prober:
         send = self._history.invoke(self.name, PARTITION, value, acks=self.acks, idempotent=False)
         batch = encode_values([value], time.time_ns() // 1_000_000, -1, -1, -1)
         where = ProducePartition(self._picture.topic_id, PARTITION)
-        # In a decoded request the records are a field; on the wire they follow the message.
+        # The field for records is empty: it is for decoded requests, and on the wire the records follow the message.
         request = ProduceRequest(None, ACKS[self.acks], SERVER_TIMEOUT_MS, [where], [])
         try:
             response = await self.peer.ask(

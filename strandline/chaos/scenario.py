@@ -63,7 +63,7 @@ class LoadPlan:
 @dataclass(frozen=True, slots=True)
 class Step:
     number: int
-    """From 1."""
+    """Number of the step, from 1."""
     do: str
     kind: str
     """The condition of a `wait`, the claim of an `expect`; otherwise the same as `do`."""

@@ -231,7 +231,7 @@ def _about_broker(broker: BrokerDescription) -> str:
 
 
 def _waits(partition: PartitionDescription) -> str:
-    """For which broker a partition without a leader waits."""
+    """The end of the sentence about a partition without a leader: the brokers for which it waits."""
     return f"; {waits_for(partition)}"
 
 

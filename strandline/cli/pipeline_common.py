@@ -57,7 +57,7 @@ Servers = Annotated[
     ),
 ]
 
-# What audit and verify compare a log with.
+# Options of audit and verify: the data with which they compare a log.
 LakeOrTable = Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Compare with this lake or Delta table.")]
 Ledgers = Annotated[
     list[str] | None,

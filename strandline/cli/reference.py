@@ -122,7 +122,7 @@ def _describe(path: tuple[str, ...], command: Any, context: Any) -> Iterator[str
 def _usage(command: Any, context: Any) -> Iterator[str]:
     """The pieces of the usage line after the command's words. Some versions of Click write a required argument as {NAME}."""
     for piece in command.collect_usage_pieces(context):
-        if piece != "COMMAND [ARGS]...":  # Of a group that is a command itself; its commands have their own sections.
+        if piece != "COMMAND [ARGS]...":  # A group that is itself a command has this piece; its commands have their own sections.
             yield piece.strip("{}")
 
 

@@ -63,7 +63,7 @@ class Top(App[None]):
         self._before: Sample | None = None
         self._paused = False
         self.latest: Overview | None = None
-        """What is shown."""
+        """The tables that are shown; None before the first sample."""
 
     def compose(self) -> ComposeResult:
         yield Static("connecting ...", id="summary")

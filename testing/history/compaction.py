@@ -43,7 +43,7 @@ class Known(NamedTuple):
 @dataclass(slots=True)
 class _Key:
     known: list[Known] = field(default_factory=list)
-    """By ascending offset."""
+    """The records of the key with known offsets, by ascending offset."""
     hidden: list[Send] = field(default_factory=list)
     """Sends that may have superseded records of the key, although no client knows their offsets."""
 
@@ -54,7 +54,7 @@ class Removable:
     def __init__(self, view: Partition) -> None:
         self._order = {send: number for number, send in enumerate(view.sends)}
         self._unplaced = {send.value: send for send in view.unplaced}
-        """By value: sends that may have gone to this partition, or to another one."""
+        """Value -> its send, for sends that may belong to this partition or to another one."""
         self._view = view
         self.keys: dict[Hashable, _Key] = {}
         self.since: dict[int, float] = {}
@@ -96,7 +96,7 @@ class Removable:
         promised = {send.value for send in view.placed}
         for send in (*view.sends, *view.unplaced):
             is_known = send.value in view.place_of or send.value in promised
-            # With a final read, a value that nothing superseded was read in the end.
+            # A final read would have shown a value that no other record superseded.
             if send.key is not None and send.outcome != FAIL and not is_known and (send.tombstone or view.final_at is None):
                 self._key(send).hidden.append(send)
 

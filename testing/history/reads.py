@@ -74,7 +74,8 @@ class _Steps:
 
 
 def _check_followers(view: View, stepped: Stretches, findings: Findings) -> None:
-    """Without a final read: if a reader of the leader skipped an offset, the leader has no record there."""
+    """Report records that only followers showed, at offsets that a reader of the leader skipped: the leader has none there. With
+    a final read, this check is not needed."""
     if view.final_at is not None:
         return  # with a final read, check_lost_writes has compared the two
     for offset in sorted(view.followers_only):

@@ -129,7 +129,7 @@ class View:
     ) -> None:
         self.partition = partition
         self.sends = sends
-        """In the order of invocation."""
+        """The sends to this partition, in the order of invocation."""
         self.polls = polls
         self.latests = latests
         self.epochs = epochs
@@ -172,7 +172,7 @@ class View:
         for fork in self.forks:
             self.place_of.setdefault(fork.value, fork.offset)
         self.removable = None if self.compacted is None else Removable(self)
-        """What a cleaner may have removed; None if the partition is not compacted."""
+        """The records that a cleaner may have removed; None if the partition is not compacted."""
         if self.removable is not None:
             self.excuses.hide(self.removable.since)
         self.fences: set[int] = set()

@@ -79,7 +79,7 @@ class ProcessFiles(Files):
     # -- a file system's methods --------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool) -> File:
-        """Open the file, or create it. DiskError as for every method; ENOSPC only if the file has to be created."""
+        """Open the file, or create it. Raises DiskError as every method does, but ENOSPC only if the file must be created."""
         self.check("open", path)
         if self._disk.is_full and create and not self._disk.files.exists(path):
             raise DiskError("open", path, errno.ENOSPC)

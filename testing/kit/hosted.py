@@ -72,7 +72,7 @@ class Process:
     """Futures of the real loop that become done when the process ends."""
 
     def end(self) -> None:
-        """End the process at once: none of its code runs any more, and its connections and files are closed."""
+        """End the process at once: none of its code runs after that, and its connections and files are closed."""
         if self.loop.is_dead:
             return
         self.loop.kill()

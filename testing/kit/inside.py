@@ -141,7 +141,7 @@ class InsideNodes(Nodes):
 
 
 async def _elect(server: ControllerServer, topic: str, index: int, leader: int | None) -> None:
-    """In the active controller: change the leader by an ordinary decision of the controller."""
+    """Change the leader by an ordinary decision of the controller. Runs in the process of the active controller."""
     controller = server.controller
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

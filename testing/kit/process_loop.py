@@ -148,7 +148,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._drain()
 
     def kill(self) -> None:
-        """End the process: none of its callbacks runs any more."""
+        """End the process: none of its callbacks runs after that."""
         self.is_dead = True
         self._backlog.clear()
         if self._wakes is not None:

@@ -105,7 +105,7 @@ class Wire(asyncio.Protocol):
     # -- to the production code ---------------------------------------------------------------------------------------
 
     def greet(self) -> Any:
-        """In the node's loop: make the node's protocol and connect it to this wire."""
+        """Create the node's protocol and connect it to this wire. Runs in the node's loop."""
         self._inner = self._make()
         self._inner.connection_made(self.transport)
         self.loop.post(self._deliver)
@@ -132,7 +132,7 @@ class Wire(asyncio.Protocol):
             self.loop.post(self._deliver)
 
     def _deliver(self) -> None:
-        """In the node's loop: give the production code what has arrived and may pass."""
+        """Pass the arrived data on to the production code, as far as it may pass. Runs in the node's loop."""
         if self._inner is None:
             return
         while self._arrived and not self._is_held and not self.is_cut and not self._is_lost_told and not self.loop.is_dead:

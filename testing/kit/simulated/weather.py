@@ -70,7 +70,7 @@ def kinds_of(faults: Faults) -> Mapping[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a seed draws around a test: faults, delays of the network, and whether disk operations take time."""
+    """The surroundings of a test that a seed draws: faults, delays of the network, and whether disk operations take time."""
 
     faults: tuple[FaultPlan, ...]
     """Their `at_s` is the time since the fault before."""
