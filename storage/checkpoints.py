@@ -213,7 +213,7 @@ class MetaProperties:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> MetaProperties:
-        """UsageError unless `data` is a complete meta.properties of a known version."""
+        """Parse the file. Raises UsageError unless `data` is a complete meta.properties of a known version."""
         values = _properties(data, path)
         version = values.get("version", "")
         if _NUMBER.match(version) and int(version) > 1:
@@ -265,7 +265,7 @@ class CleanShutdown:
 
 
 def read_if_present(files: Files, path: str) -> bytes | None:
-    """The file's content, None if it does not exist. DiskError if it cannot be read."""
+    """The file's content, None if it does not exist. Raises DiskError if it cannot be read."""
     try:
         return files.read(path)
     except DiskError as e:

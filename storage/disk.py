@@ -68,16 +68,16 @@ class File(ABC):
 
     @abstractmethod
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Append the buffers in order. DiskError if that fails; none is appended then."""
+        """Append the buffers in order. Raises DiskError if that fails; then none is appended."""
 
     @abstractmethod
     def pread(self, size: int, position: int, *, may_block: bool = True) -> memoryview:
-        """Up to `size` bytes from `position`, fewer at the end of the file. ColdRead if it could block and `may_block` is
+        """Up to `size` bytes from `position`, fewer at the end of the file. Raises ColdRead if it could block and `may_block` is
         False."""
 
     @abstractmethod
     def pwrite(self, data: Buffer, position: int) -> None:
-        """Overwrite bytes at `position`. DiskError unless all are written."""
+        """Overwrite bytes at `position`. Raises DiskError unless all are written."""
 
     @abstractmethod
     def truncate(self, size: int) -> None: ...
@@ -124,7 +124,7 @@ class Files(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether the path exists. DiskError if that cannot be found out, because callers create what is missing."""
+        """Whether the path exists. Raises DiskError if that cannot be determined, because callers create a missing file."""
 
     @abstractmethod
     def size(self, path: str) -> int: ...
@@ -135,7 +135,7 @@ class Files(ABC):
 
     @abstractmethod
     def is_dir(self, path: str) -> bool:
-        """Whether the path is a directory, and not a link to one. DiskError if that cannot be found out."""
+        """Whether the path is a directory, and not a link to one. Raises DiskError if that cannot be determined."""
 
     def owner(self, path: str) -> int | None:
         """The user id of the owner of a file or directory; None if not known."""
@@ -198,7 +198,7 @@ class Files(ABC):
 
     @abstractmethod
     def lock(self, path: str) -> Lock:
-        """Take an exclusive lock on a file. UsageError if another process holds it."""
+        """Take an exclusive lock on a file. Raises UsageError if another process holds it."""
 
 
 def join(directory: str, name: str) -> str:

@@ -106,7 +106,8 @@ class RealFile(File):
             raise DiskError("read", self.path, e.errno or errno.EIO) from e
 
     def _pread_cached(self, fd: int, size: int, position: int) -> memoryview:
-        """Read from the page cache. ColdRead unless it has the whole range; the caller then warms the range and reads again."""
+        """Read from the page cache. Raises ColdRead unless it has the whole range; the caller then warms the range and reads
+        again."""
         buffer = bytearray(size)
         try:
             got = os.preadv(fd, [buffer], position, _NO_WAIT)
@@ -169,7 +170,8 @@ class RealFile(File):
 
 
 def _stat(path: str, look: Callable[[str], os.stat_result]) -> os.stat_result | None:
-    """The file's status, None if it does not exist. DiskError if that cannot be found out, where `os.path.exists` says False."""
+    """The file's status, None if it does not exist. Raises DiskError if that cannot be determined; `os.path.exists` would return
+    False."""
     try:
         return look(path)
     except OSError as e:

@@ -13,7 +13,7 @@ _MAX_PARTITION = 2**31 - 1
 
 
 def log_name(topic: str, partition: int) -> str:
-    """The directory name. INVALID_TOPIC_EXCEPTION if it would leave the data directory, or could not be parsed again."""
+    """The directory name. Raises INVALID_TOPIC_EXCEPTION if it would leave the data directory, or could not be parsed again."""
     name = f"{topic}-{partition}"
     match = _LOG_NAME.match(name)
     if match is None or topic in (".", "..") or not 0 <= partition <= _MAX_PARTITION:

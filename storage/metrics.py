@@ -1,4 +1,4 @@
-"""The metrics of the logs of one data directory."""
+"""The metrics that logs share: those of all data directories of a broker, or the one log of a controller."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from strandline.protocol.metrics import Histogram
 
 
 class LogMetrics:
-    """Counters that all logs of a directory share. Only the event loop writes them; a thread's measurements are added when it is
-    done."""
+    """Counters that several logs share. While the event loop uses the logs, only it writes them; a thread's measurements are
+    added when the thread is done."""
 
     __slots__ = ("corrupt_ranges", "flush", "stopwatch", "truncated_records", "truncations")
 

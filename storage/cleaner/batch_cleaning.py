@@ -58,7 +58,7 @@ class CleanedBatch(NamedTuple):
 def clean_batch(data: Buffer, header: BatchHeader, rules: Rules, reader: LayoutReader) -> CleanedBatch:
     """Remove the records that the rules remove. The checksum must have been checked.
 
-    BrokerError: CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE."""
+    Raises CORRUPT_MESSAGE and UNSUPPORTED_COMPRESSION_TYPE."""
     if (header.is_control and not is_fence(header)) or header.base_offset > rules.map.latest_offset:
         return CleanedBatch(data)
     if not header.record_count:

@@ -10,7 +10,7 @@ record, and are removed at once. Its marker is removed by a later cleaning (`mar
 `plan` takes a snapshot of the log on the event loop. `build_map` and `SegmentGroup.rewrite` read and write files only, so they
 may run on a thread with a `Files` of its own; they are generators that yield the number of bytes of each step, so the caller can
 limit the rate and stop between two steps. Then `Log.replace_segments` puts the rewritten segment in the place of the old ones,
-group by group, lowest offsets first: a tombstone must not go before the older records of its key.
+group by group, lowest offsets first: a tombstone must not be removed before the older records of its key.
 
 If a batch is damaged, the cleaning fails (CORRUPT_MESSAGE) and changes nothing. If the log was truncated meanwhile, any error may
 be raised, and `Log.replace_segments` refuses a result, because the log counts its truncations.
@@ -137,7 +137,7 @@ def _last_batches(log: LogState, end: int) -> frozenset[tuple[int, int]]:
 def build_map(files: Files, plan: CleaningPlan, offset_map: OffsetMap) -> Iterator[int]:
     """Put the keys of the dirty part into the map, until its end or until the map is full. Yields the bytes read by each step.
 
-    BrokerError CORRUPT_MESSAGE for a damaged batch, UNSUPPORTED_COMPRESSION_TYPE; DiskError."""
+    Raises CORRUPT_MESSAGE for a damaged batch, UNSUPPORTED_COMPRESSION_TYPE, and DiskError."""
     offset_map.begin(plan.first_dirty)
     reader = LayoutReader()
     for each in plan.segments:
@@ -165,7 +165,8 @@ def _put(offset_map: OffsetMap, header: BatchHeader, data: Buffer, reader: Layou
 
 
 class SegmentGroup:
-    """Consecutive segments that become one. Segments shrink, so without groups there would be ever more, ever smaller ones."""
+    """Consecutive segments that are rewritten into one. Each cleaning makes segments smaller, so without groups a log would have
+    ever more and ever smaller ones."""
 
     def __init__(self, plan: CleaningPlan, members: Sequence[ClosedSegment], markers: MarkerCleaner) -> None:
         """`markers`: looks at the batches of all groups of one cleaning, in their order."""
@@ -200,7 +201,7 @@ class SegmentGroup:
     def rewrite(self, files: Files, rules: Rules) -> Iterator[int]:
         """Write the segment that replaces these ones. Yields the bytes that each step has read and written.
 
-        BrokerError CORRUPT_MESSAGE for a damaged batch, UNSUPPORTED_COMPRESSION_TYPE; DiskError."""
+        Raises CORRUPT_MESSAGE for a damaged batch, UNSUPPORTED_COMPRESSION_TYPE, and DiskError."""
         plan = self.plan
         base_offset = self.members[0].base_offset
         writer = SegmentWriter(files, plan.directory, base_offset, plan.index_interval_bytes, plan.buffer_bytes)

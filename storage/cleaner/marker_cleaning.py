@@ -9,8 +9,8 @@ has read such a batch before it vanished still finds the marker for a while:
 
 A replica whose log ends below a dropped marker takes a fresh copy of the log, as it does for tombstones.
 
-The marker from which a log has the epoch of a producer stays. It is the last one of a producer of version 2, whose epoch rises
-with each transaction.
+A marker stays as long as it alone shows the log the epoch of an active producer. That is the last marker of a producer of
+version 2, whose epoch rises with each transaction.
 
 **Where this is weak**: a fresh copy that stands still for longer than `delete.retention.ms` between a record of a transaction
 and its marker misses the marker, if the record was superseded meanwhile. The transaction is then open in this replica for ever.
@@ -44,7 +44,7 @@ class MarkerCleaner:
         """`needed`: the producers, by id, of whose epoch the log has only a marker."""
         self._needed = needed
         self._open: dict[int, None] = {}
-        """The producers with a transactional batch after which no marker has come yet. A dict serves as an ordered set."""
+        """The producers with a transactional batch that no marker has followed yet. A dict serves as an ordered set."""
 
     def note(self, header: BatchHeader) -> None:
         """Note the producer of a batch that is not a marker. `header`: as it was before this cleaning."""
@@ -67,7 +67,7 @@ class MarkerCleaner:
         return CleanedBatch(None, removed_tombstones_end=header.next_offset)
 
     def _is_needed(self, header: BatchHeader) -> bool:
-        """Whether the log has the epoch of an active producer from this marker."""
+        """Whether this marker alone shows the log the epoch of an active producer."""
         needed = self._needed.get(header.producer_id)
         if needed is None:
             return False

@@ -6,8 +6,8 @@ A key is known by its hash alone, as in Kafka: with 128 bits two keys of one par
 length takes 24 bytes. The slots lie in one bytearray of a fixed size, with open addressing. A dict would take five times as much.
 When the map is full, the cleaning ends at that offset, and the next one continues there.
 
-Beside the slots there may be two bits for each offset of the part that is not cleaned yet: whether a newer record of its key came
-later, and whether it is a tombstone. They spare the second pass the keys of most batches.
+Beside the slots there may be two bits for each offset of the part that is not cleaned yet: whether its key has a newer record,
+and whether it is a tombstone. With them, the second pass need not read the keys of most batches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SLOT = Struct(">16sq")
 NOT_FOUND = -1
 NO_OFFSET = -1
 MARKED_PER_BYTE = 4
-"""How many offsets have marks in a byte: two bits each."""
+"""How many offsets a byte of marks covers: each offset has two bits."""
 
 
 class OffsetMap:
@@ -97,7 +97,7 @@ class OffsetMap:
         self._tombstones.mark(offset)
 
     def kept_rows(self, header: BatchHeader) -> list[int] | None:
-        """The rows of a batch that have no newer record, if its marks are enough to tell; None otherwise. They are enough if the
+        """The rows of a batch that have no newer record, if its marks suffice to decide that; None otherwise. They suffice if the
         whole batch was put, none of its offsets lacks a record, and none of its records is a tombstone."""
         first, last, count = header.base_offset, header.last_offset, header.record_count
         marks = self._superseded
@@ -130,10 +130,10 @@ class OffsetMap:
 
     def _probe(self, digest: bytes, number: int, slot: int) -> tuple[int, bytes, int]:
         """Position, hash and offset of the slot of this key, or of the free slot where it belongs; `slot` has another key. If the
-        table is full and has not this key, any other slot.
+        table is full and does not have this key, any other slot.
 
-        The step depends on the hash, so that keys that meet in one slot part again. The number of slots is a prime, so every step
-        visits them all."""
+        The step depends on the hash, so that keys that collide in one slot continue to different ones. The number of slots is a
+        prime, so every step visits them all."""
         table, slots, read = self._table, self._slots, _SLOT.unpack_from
         step = 1 + (number >> 64) % (slots - 1) if slots > 1 else 1
         at, found, offset = 0, b"", NOT_FOUND

@@ -37,7 +37,7 @@ class SegmentWriter:
         """Whether the segment differs from what was read."""
 
     def add(self, header: BatchHeader, data: Buffer, cleaned: Buffer | None) -> None:
-        """Write what is left of a batch; None if nothing is."""
+        """Write a batch after its cleaning. `cleaned`: the rest of the batch; None if nothing is left of it."""
         if cleaned is None:
             self._remove(header)
             return
@@ -72,7 +72,8 @@ class SegmentWriter:
         self._pending, self._pending_bytes = [], 0
 
     def finish(self, end_offset: int, modified_ms: int | None) -> CleanedSegment:
-        """Write the rest and the indexes, and make the segment durable. CORRUPT_MESSAGE if it does not end at `end_offset`.
+        """Write the rest and the indexes, and make the segment durable. Raises CORRUPT_MESSAGE if it does not end at
+        `end_offset`.
 
         `modified_ms`: when the last of the old segments was written; None if not known. The new one keeps this time, because
         retention counts the age of records without timestamps from it."""

@@ -86,7 +86,7 @@ class Claim:
             directory_id = _new_directory_id(self.path, self.node_id, cluster_id, random) if meta is None else meta.directory_id
             self.meta = meta = MetaProperties(cluster_id, self.node_id, directory_id)
             self.files.write_atomic(join(self.path, META_PROPERTIES), meta.encode())
-            with suppress(DiskError):  # A parent that this process may not open is a mount point, or an operator made it.
+            with suppress(DiskError):  # A parent that this process may not open is a mount point, or an operator created it.
                 self.files.fsync_dir(parent(self.path))
         return meta
 
@@ -107,7 +107,8 @@ def cannot_use(files: Files, path: str, e: DiskError) -> UnusableDirectory:
 
 
 def _look(files: Files, path: str, node_id: int, cluster_id: str | None, role: str | None) -> MetaProperties | None:
-    """The directory's meta.properties, None if it is fresh or missing. Changes nothing; UsageError if it must not be used."""
+    """The directory's meta.properties, None if it is fresh or missing. Changes nothing. Raises UsageError if it must not be
+    used."""
     if not files.exists(path):
         return None
     names = set(files.list(path))

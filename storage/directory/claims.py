@@ -27,7 +27,7 @@ class Claims:
     def __init__(self, claims: list[Claim], unusable: dict[str, str]) -> None:
         self._claims = claims
         self._unusable = unusable
-        """By path: why a directory cannot be used."""
+        """Path -> the reason why the directory cannot be used."""
 
     @classmethod
     def take(

@@ -40,7 +40,7 @@ FutureKey = tuple[bytes, int]
 
 
 class DataDirectory(Protocol):
-    """What the future replicas use of the data directory that has them (`LogDir`)."""
+    """The part of a data directory (`LogDir`) that its future replicas use."""
 
     files: Files
     path: str
@@ -63,7 +63,7 @@ class FutureLogs:
     def __init__(self, log_dir: DataDirectory) -> None:
         self._log_dir = log_dir
         self._names: dict[FutureKey, str] = {}
-        """By key, the directory names that were found or created."""
+        """The directory names that were found or created, by key."""
         self.logs: dict[FutureKey, Log] = {}
         """The future replicas that are open."""
 
@@ -78,7 +78,8 @@ class FutureLogs:
         return sorted(self._names)
 
     def find(self, name: str) -> bool:
-        """Take note of a directory, if its name is that of a future replica. One that cannot be identified is removed."""
+        """Take note of a directory if its name is that of a future replica. Returns whether it is. A future replica that cannot
+        be identified is removed."""
         match, log_dir = _FUTURE_NAME.match(name), self._log_dir
         path = join(log_dir.path, name)
         if match is None or not log_dir.files.is_dir(path):
@@ -101,7 +102,7 @@ class FutureLogs:
             self._open(key, _topic_of(self._names[key]), LogConfig(), now_ms)
 
     def create(self, topic: str, key: FutureKey, config: LogConfig, now_ms: int) -> Log:
-        """Begin an empty future replica, which is in no metadata yet. DiskError."""
+        """Begin an empty future replica, which is in no metadata yet. Raises DiskError."""
         log_dir, files = self._log_dir, self._log_dir.files
         name = log_dir.free_name(log_name(topic, key[1]), key[0], FUTURE_SUFFIX)
         files.make_dirs(join(log_dir.path, name))
@@ -137,7 +138,7 @@ class FutureLogs:
 
     def remove(self, key: FutureKey) -> str | None:
         """Give up a future replica: rename its directory. Returns the new path, which the caller removes outside the event loop;
-        None if there is none. DiskError."""
+        None if there is none. Raises DiskError."""
         log, name = self.logs.pop(key, None), self._names.pop(key, None)
         if log is not None:
             log.abandon()
@@ -158,7 +159,7 @@ class FutureLogs:
 
     def promote(self, key: FutureKey) -> None:
         """Step 2: rename the prepared future replica. If this raises DiskError, the directory is offline, and it is not known
-        which log counts: neither takes records any more."""
+        which log counts: from then on, neither accepts records."""
         log_dir, log, name = self._log_dir, self.logs.pop(key), self._names.pop(key)
         target = join(log_dir.path, log_name(log.name, log.partition))
         log.relocate(target)

@@ -15,9 +15,9 @@ Records are acknowledged when they are in the page caches of the in-sync replica
 them. A machine that loses power may lose some, and the log does not show it: it just ends earlier. So a directory that was not
 closed in order, and is opened under another boot id, is *in doubt*: its logs have `possible_data_loss`. A replica that becomes
 a follower fetches the missing records from its leader. A replica that becomes the leader logs
-`partition.elected_with_missing_records`. The boot id on the disk changes only when each log has done one of the two, and the
-controllers have learned of the loss: a process that is killed before it could register must not hide it from the next one. For
-the same reason it is removed when a checkpoint is damaged, because the first new checkpoint replaces the damaged one.
+`partition.elected_with_missing_records`. The boot id on the disk changes only when each log has done one of the two, and the loss
+was reported to the controllers: a process that is killed before it could register must not hide it from the next one. For the
+same reason the boot id is removed when a checkpoint is damaged, because the first new checkpoint replaces the damaged one.
 
 The first disk error takes the whole directory offline (`offline`), because only a restart can tell what its files hold. Files and
 directories with other names are not touched.
@@ -82,7 +82,7 @@ class RecordLoss(NamedTuple):
     """Whether the logs of a directory may lack records that they had when the last process used them."""
 
     is_certain: bool
-    """A log or the disk shows the loss. Otherwise a page cache was lost, which may have held records."""
+    """Whether a log or the disk shows the loss. If not, a page cache was lost, which may have held records."""
     partitions: tuple[tuple[bytes, int], ...]
     """(topic id, partition) of the logs concerned; empty for all."""
 
@@ -95,7 +95,7 @@ class CheckpointOrder:
         self.taken = 0
         """How many checkpoints were taken; the number of the last one."""
         self.written: dict[str, tuple[int, bytes]] = {}
-        """By path: number of the checkpoint that was written last, and its content."""
+        """Path -> number and content of the checkpoint that was written last."""
 
 
 class CheckpointFiles(NamedTuple):
@@ -111,7 +111,7 @@ class CheckpointFiles(NamedTuple):
     order: CheckpointOrder
 
     def write(self) -> None:
-        """Write the files that have changed, unless a newer checkpoint was written. DiskError."""
+        """Write the files that have changed, unless a newer checkpoint was written. Raises DiskError."""
         with self.files.exclusive():
             for path, data in self.contents:
                 moment, last = self.order.written.get(path, (-1, None))
@@ -140,9 +140,9 @@ class LogDir:
         self.is_fresh = False
         """Whether this process has formatted the directory."""
         self._is_registered = False
-        """Whether a controller knows what `record_loss` returns."""
+        """Whether a controller has received the result of `record_loss`."""
         self._awaits_boot_id = False
-        """Whether the boot id on the disk is not the present one, so that the next process finds a loss as well."""
+        """Whether the boot id on the disk is not the current one, so that the next process also finds the loss."""
         self.previous_broker_epoch = -1
         """The broker epoch in the clean-shutdown marker; -1 if there is none."""
         self.logs: dict[TopicPartition, Log] = {}
@@ -162,7 +162,7 @@ class LogDir:
         self._log_starts: dict[TopicPartition, int] = {}
         self._first_dirty_offsets: dict[TopicPartition, int] = {}
         self._removed_tombstones: dict[TopicPartition, int] = {}
-        """The offsets of the checkpoints, of logs that are not open yet."""
+        """These five: the offsets in the checkpoints, for logs that are not open yet."""
         self._deleted: set[TopicPartition] = set()
         """Deleted logs that a checkpoint on the disk may still contain."""
         self._unfinished_deletions: list[str] = []
@@ -186,7 +186,8 @@ class LogDir:
         random: Random | None = None,
         tail_bytes_max: int = 4 << 20,
     ) -> LogDir:
-        """Lock and open a data directory; create it if it is missing. UsageError, in one sentence, if it must not be used."""
+        """Lock and open a data directory; create it if it is missing. Raises UsageError, in one sentence, if it must not be
+        used."""
         claim = Claim.take(files, path, node_id=node_id, cluster_id=cluster_id)
         return cls.open_claimed(claim, cluster_id=cluster_id, random=random, tail_bytes_max=tail_bytes_max)
 
@@ -258,8 +259,8 @@ class LogDir:
             self.files.write(path, present)
 
     def on_registered(self) -> None:
-        """A controller has registered the broker, with what `record_loss` returned. A fresh directory has no log yet, so it is
-        not in doubt from now on. Raises DiskError."""
+        """Called when a controller has registered the broker with the result of `record_loss`. A fresh directory has no log yet,
+        so it is not in doubt from now on. Raises DiskError."""
         self._is_registered = True
         if self._awaits_boot_id and not self.in_doubt:
             self._awaits_boot_id = False
@@ -280,7 +281,8 @@ class LogDir:
         return offsets
 
     def _read_removed_tombstones(self) -> None:
-        """Unlike the other checkpoints, 0 is not correct if this one is damaged: a deleted key could come back."""
+        """Read the checkpoint of removed tombstones. If it is damaged, 0 is not a correct bound, unlike for the other
+        checkpoints: a deleted key could reappear."""
         data = read_if_present(self.files, join(self.path, REMOVED_TOMBSTONES))
         if data is not None:
             offsets = self._decode_checkpoint(REMOVED_TOMBSTONES, data)
@@ -313,7 +315,7 @@ class LogDir:
         logger.warning("log_dir.log_set_aside", log_dir=self.path, log=name, renamed=target, reason=reason)
 
     def free_name(self, name: str, topic_id: bytes, suffix: str) -> str:
-        """`<log>.<topic id><suffix>`, with a number if that exists. A long topic name is shortened, as in Kafka."""
+        """`<log>.<topic id><suffix>`, with a number if that name is taken. A long topic name is shortened, as in Kafka."""
         topic, _, partition = name.rpartition("-")
         ending, count = f"-{partition}.{topic_id.hex()}{suffix}", 1
         while self.files.exists(join(self.path, candidate := topic[: _NAME_BYTES_MAX - len(ending)] + ending)):
@@ -352,9 +354,9 @@ class LogDir:
     ) -> Log:
         """Open the partition's log, or create it.
 
-        INCONSISTENT_TOPIC_ID if the directory has another topic id; KAFKA_STORAGE_ERROR if the directory is offline; DiskError.
         `may_be_new`: False if the partition had a leader before. A log that is created then lacks that leader's records, and the
-        directory is in doubt, so that the next process knows it."""
+        directory is in doubt, so that the next process finds that, too.  Raises INCONSISTENT_TOPIC_ID if the directory has
+        another topic id, KAFKA_STORAGE_ERROR if it is offline, and DiskError."""
         self._check_online()
         key = (topic, partition)
         known = self._existing.get(key)
@@ -421,7 +423,7 @@ class LogDir:
             self._order.written.pop(join(self.path, BOOT_ID), None)
 
     def _is_settled(self) -> bool:
-        """Whether the broker is registered, all logs are open, and none has `possible_data_loss` any more."""
+        """Whether the broker is registered, all logs are open, and none of them still has `possible_data_loss`."""
         return self._is_registered and self._are_all_open() and not any(log.possible_data_loss for log in self.logs.values())
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
@@ -454,7 +456,8 @@ class LogDir:
         return self.rename_for_deletion(name, name, topic_id)
 
     def rename_for_deletion(self, name: str, log: str, topic_id: bytes) -> str:
-        """Rename a directory, of the log of this name, so that its removal can take place at any time. Returns the new path."""
+        """Rename the directory of a log so that it can be removed at any time, even after a restart. Returns the new path. `log`:
+        the log's name, from which the new name is built."""
         target = join(self.path, self.free_name(log, topic_id, DELETE_SUFFIX))
         try:
             self.files.rename(join(self.path, name), target)
@@ -469,8 +472,8 @@ class LogDir:
             self._unfinished_deletions.append(path)
 
     def adopt(self, log: Log) -> None:
-        """Count a log that was moved here, and that has no name of its own yet, among the logs of this directory: its offsets are
-        in the checkpoints when this returns. DiskError; then nothing has changed."""
+        """Count a log that was moved here, and whose directory is not renamed yet, among the logs of this directory: its offsets
+        are in the checkpoints when this returns. If it raises DiskError, nothing has changed."""
         key = (log.name, log.partition)
         self.logs[key], self._existing[key] = log, log.topic_id
         try:

@@ -4,9 +4,9 @@ Every directory has its own identity, lock, checkpoints and clean-shutdown marke
 restart, without the others. A partition has one log, in one directory. A new log goes to the online directory with the fewest
 logs. A *cordoned* directory gets none as long as another one is left (KIP-1066); the logs that it has stay.
 
-A directory is *offline* if it could not be used at the start, or has failed since. What it holds is not known then. So while a
-directory is offline, a log that may lie in it must not be created in another one: the new log would lack the records of the
-old one, and would be in its way when the directory returns (`may_be_offline`).
+A directory is *offline* if it could not be used at the start, or has failed since. Its content is not known then. So while a
+directory is offline, a log that may lie in it must not be created in another one: the new log would lack the records of the old
+one, and the two would conflict when the directory returns (`may_be_offline`).
 
 A log moves to another directory by a future replica there (`future_logs.py`). If a future replica is found at the start without
 the log that it copies, that log is in a directory that is offline or lost, and the copy may lack records of it.
@@ -30,7 +30,7 @@ from strandline.storage.metrics import LogMetrics
 logger = get_logger(__name__)
 
 ALL_LOG_DIRS = "*"
-"""In `cordoned.log.dirs`: every directory."""
+"""The value in `cordoned.log.dirs` that stands for every directory."""
 
 
 class PlacedLog(NamedTuple):
@@ -50,7 +50,7 @@ class LogDirs:
         self.unusable = dict(unusable or {})
         self._cordoned: tuple[LogDir, ...] = ()
         self.budget: TailBudget = dirs[0].budget
-        """All directories share the memory for recent batches, and their counters."""
+        """All directories share this memory for recent batches, and the counters in `metrics`."""
         self.metrics: LogMetrics = dirs[0].metrics
         for log_dir in self.dirs:
             log_dir.budget, log_dir.metrics = self.budget, self.metrics
@@ -145,7 +145,7 @@ class LogDirs:
 
     def finish_moves(self) -> None:
         """Finish the moves between directories that the end of the last process has interrupted after their point of no return:
-        delete each log that another one has replaced. What is in a directory that is offline waits until it returns."""
+        delete each log that another one has replaced. A log in an offline directory stays until the directory returns."""
         for log_dir in self.dirs if self.are_several else ():
             for log in log_dir.existing_logs():
                 self.settle_replaced(log_dir, log)
@@ -244,7 +244,7 @@ class LogDirs:
     # -- end ----------------------------------------------------------------------------------------------------------
 
     def on_registered(self) -> None:
-        """A controller has registered the broker, with what `record_loss` returned. Raises DiskError."""
+        """Called when a controller has registered the broker with the result of `record_loss`. Raises DiskError."""
         for log_dir in self.online:
             log_dir.on_registered()
 

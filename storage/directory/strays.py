@@ -8,7 +8,7 @@ removed after `log.stray.retention.ms`, but only if all of this proves that it m
   which the stray was written, and not that of a quorum that lost its disks and was started again;
 - the current metadata does not assign the partition to this broker either.
 
-Any other stray stays where it is, for a person to look at.
+Any other stray stays where it is, for an operator to examine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Stray(NamedTuple):
 
 
 def find_strays(files: Files, log_dir: str) -> list[Stray]:
-    """The strays of a data directory that this broker set aside. DiskError if the directory cannot be read."""
+    """The strays of a data directory that this broker set aside. Raises DiskError if the directory cannot be read."""
     found = (_proven(files, log_dir, name) for name in files.list(log_dir))
     return [stray for stray in found if stray is not None]
 

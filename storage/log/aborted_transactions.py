@@ -71,7 +71,7 @@ def load_aborted(log: LogState, names: Sequence[str], rebuilt_from: int) -> int:
         if segment.base_offset >= rebuilt_from:
             segment.aborted = TransactionIndex()
     for name in sorted(files):
-        log.files.remove(join(log.dir, name))  # of a segment that the log does not have any more
+        log.files.remove(join(log.dir, name))  # the index of a segment that the log no longer has
     return rebuilt_from
 
 
@@ -83,8 +83,8 @@ def save_rebuilt(log: LogState, rebuilt_from: int) -> None:
 
 
 def joined(segments: Sequence[Segment], removed_markers: Collection[int] = ()) -> TransactionIndex | None:
-    """The index of the segment that takes the place of these ones, and lacks the markers at these offsets. The caller saves it.
-    None if it needs none."""
+    """The index of the segment that replaces these ones, without the markers at these offsets. The caller saves it. None if the
+    segment needs no index."""
     parts = [segment.aborted.without(removed_markers) for segment in segments if segment.aborted is not None]
     entries = b"".join(parts)
     return TransactionIndex(entries, is_saved=True) if entries else None

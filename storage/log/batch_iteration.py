@@ -1,4 +1,4 @@
-"""Iteration over the batches of a segment, in large reads: for recovery, and for writing a log again."""
+"""Iteration over the batches of a segment, in large reads: for recovery, for cleaning, and for writing a log again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def iter_batches(
 def rewrite_segment(log: LogState, segment: Segment) -> None:
     """Write the segment's bytes again, as they are read, so that the next fsync covers them.
 
-    DamagedBatch at the first batch that is not the log's next one: it is marked as corrupt and not written."""
+    Raises DamagedBatch at the first batch that is not the log's next one: it is marked as corrupt and not written."""
     for position, base_offset, data in _verified_runs(log, segment):
         if data is None:
             log.mark_corrupt(base_offset)

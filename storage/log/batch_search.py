@@ -2,7 +2,7 @@
 
 The records of a compressed batch must be decompressed and decoded, which takes a second for a million records. So an event loop
 passes a `BatchSearches`: the lookup then raises `SlowSearch` at such a batch instead of searching it. The caller runs the search
-on a thread and makes the lookup again, which finds the result in the `BatchSearches`.
+on a thread and repeats the lookup, which finds the result in the `BatchSearches`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[Search, int, int, str, int, int]
 class SlowSearch(StrandlineError):
     """A compressed batch has to be searched, which may take long.
 
-    `run()` searches it. It touches no state of the log and may run on a thread. Then the caller makes the lookup again."""
+    `run()` searches it. It touches no state of the log and may run on a thread. Then the caller repeats the lookup."""
 
     def __init__(self, searches: BatchSearches, key: Key, data: Buffer) -> None:
         self._searches, self._key, self._data = searches, key, data
@@ -57,7 +57,8 @@ class BatchSearches:
 def search_batch(
     searches: BatchSearches | None, search: Search, data: Buffer, header: BatchHeader, timestamp: int, log_start: int, place: str
 ) -> Found:
-    """Search a batch whose checksum is right. SlowSearch if it is compressed and `searches` does not have the result yet."""
+    """Search a batch whose checksum is right. Raises SlowSearch if it is compressed and `searches` does not have the result
+    yet."""
     if searches is None or not header.compression:
         return search(data, timestamp, log_start)
     key = (search, timestamp, log_start, place, header.base_offset, header.crc)

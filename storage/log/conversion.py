@@ -43,7 +43,7 @@ def is_any_compressed(records: Buffer) -> bool:
 
 
 def prepare_at_once(records: Buffer, config: LogConfig, now_ms: int, bytes_max: int = AT_ONCE_BYTES_MAX) -> Prepared | None:
-    """The prepared records; None if the work would take long, so that a thread should do it. BrokerError as `prepare`."""
+    """The prepared records; None if the work would take long, so that a thread should do it. Raises what `prepare` raises."""
     if len(records) > bytes_max:
         return None
     compression, count = config.compression, 0
@@ -61,7 +61,7 @@ def prepare(records: Buffer, config: LogConfig, now_ms: int) -> Prepared:
     """Check the batches, and give them the topic's codec if they have another one. Does not change `records`.
 
     One limit holds for the batches of a partition together, so that many small decompression bombs are refused, too.
-    BrokerError: MESSAGE_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE; it is
+    Raises MESSAGE_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP or UNSUPPORTED_COMPRESSION_TYPE. The error is an
     InvalidRecords if a topic's rule for single records is broken.
     """
     try:

@@ -73,7 +73,7 @@ class LeaderEpochCache:
         where a follower truncates (KIP-101, KIP-279).
 
         (-1, -1) if `epoch` is newer than all known epochs. If it is older than all of them: `epoch` and the start of the oldest,
-        because the log has no record of it any more.
+        because the log no longer has a record of it.
         """
         if not self.epochs or epoch < 0 or epoch > self.epochs[-1]:
             return UNKNOWN

@@ -35,7 +35,7 @@ class Fences:
 
     def __init__(self, kept: list[Fence] | None = None) -> None:
         self._kept = kept or []
-        """Ascending by token and by offset, at most FENCES_KEPT."""
+        """The fences, ascending by token and by offset, at most FENCES_KEPT."""
         self.token = self._kept[-1].token if self._kept else NO_TOKEN
         """The highest token; NO_TOKEN if there is none. Appends with lower tokens are rejected."""
 
@@ -47,7 +47,7 @@ class Fences:
 
     @property
     def newest(self) -> Fence:
-        """The fence of `token`. Only if there is one."""
+        """The fence of `token`. Raises IndexError if there is none."""
         return self._kept[-1]
 
     def add(self, token: int, offset: int) -> None:

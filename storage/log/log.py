@@ -150,10 +150,10 @@ class Log(LogState):
         NO_TOKEN: the log's token does not matter. Duplicates are recognised before these conditions are checked, so the retry of
         an append that succeeded is not rejected. `is_transactional`: whether the batches may be marked as transactional.
 
-        BrokerError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
+        Raises CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID,
         INVALID_TXN_STATE, UNSUPPORTED_COMPRESSION_TYPE, FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR if the log is offline or
-        damaged, and ConditionFailed. DiskError if the write fails.
+        damaged, ConditionFailed, and DiskError if the write fails.
         """
         self._check_writable()
         if leader_epoch < self.epochs.latest_epoch:
@@ -199,8 +199,8 @@ class Log(LogState):
         """Append the marker that ends the transaction of a producer in this log. Without an open transaction it is appended as
         well, and changes nothing for readers.
 
-        BrokerError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_RECORD, FENCED_LEADER_EPOCH,
-        KAFKA_STORAGE_ERROR; DiskError."""
+        Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_RECORD, FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR,
+        and DiskError."""
         self._check_writable()
         if leader_epoch < self.epochs.latest_epoch:
             self._refuse_epoch(leader_epoch)
@@ -312,8 +312,8 @@ class Log(LogState):
         return found
 
     def _find_unfenced(self, headers: list[BatchHeader], token: int) -> list[AppendedBatch]:
-        """The earlier appends of these batches, whose token is lower than that of the log. FencedToken if they are new. A gap
-        before them is also FencedToken: the missing batches may have been rejected for the same token."""
+        """The earlier appends of these batches, whose token is lower than that of the log. Raises FencedToken if they are new,
+        and also if there is a gap before them: the missing batches may have been rejected for the same token."""
         try:
             found = self._find_duplicates(headers)
         except BrokerError as e:
@@ -476,7 +476,7 @@ class Log(LogState):
         return [segment.file.path for segment in segments] + list(self.unsynced)
 
     def on_all_flushed(self) -> None:
-        """Everything that `unflushed_paths` has just returned was flushed, and nothing has changed since."""
+        """Called when all paths that `unflushed_paths` returned are flushed. Nothing may have changed in between."""
         self.unsynced.clear()
         self.recovery_point = self.log_end_offset
         self.dirty_since_ms = None
@@ -485,8 +485,9 @@ class Log(LogState):
         """Write the segments from the one with `offset` on again, as they are read, so that the next flush makes them durable.
 
         Needed if the process that wrote the log may have ended with a failed fsync. The kernel has then marked the dirty pages as
-        clean: reads still return their bytes while they are in the page cache, but no fsync writes them. DamagedBatch if a batch
-        reads differently from what this log holds; it is not written.
+        clean: reads still return their bytes while they are in the page cache, but no fsync writes them.
+
+        Raises DamagedBatch if a batch reads differently from what this log holds; that batch is not written.
         """
         self.recovery_point = min(self.recovery_point, offset)
         with self._take_offline_on_error():
@@ -541,7 +542,8 @@ class Log(LogState):
         self.save_epochs()
 
     def relocate(self, dir: str) -> None:
-        """The log's directory is about to be renamed to `dir`: give up the descriptors, and open the files there from now on."""
+        """Close the descriptors, and open the files in `dir` from now on, because the log's directory is about to be renamed to
+        it."""
         before, self.dir = self.dir, dir
         for segment in self.segments:
             segment.relocate(dir)
@@ -552,7 +554,7 @@ class Log(LogState):
     def delete_old_segments(self, now_ms: int) -> list[str]:
         """Apply retention: remove segments that are too old, exceed the size limit, or lie below the log start.
 
-        Segments that end above the HW stay. If all segments would go, the log begins a new one first. Returns the paths of the
+        Segments that end above the HW stay. If no segment would be left, the log begins a new one first. Returns the paths of the
         renamed files; the caller unlinks them outside the event loop, because that may be slow."""
         with self._take_offline_on_error():
             count = retention.deletable(self, now_ms)

@@ -48,9 +48,9 @@ class LogConfig:
     delete_retention_ms: int = 24 * 3600 * 1000
     """How long a tombstone is kept after its first cleaning."""
     min_compaction_lag_ms: int = 0
-    """A segment with records that are younger is not cleaned."""
+    """A segment with a record that is younger than this is not cleaned."""
     max_compaction_lag_ms: int = FOREVER
-    """The log is cleaned when a dirty segment is older, whatever part of it is dirty."""
+    """The log is cleaned when a dirty segment is older than this, even if the dirty part is small."""
     file_delete_delay_ms: int = 60_000
     """How long the files of a removed segment are kept under another name, for a backup or a tool that reads them."""
     message_timestamp_type: str = CREATE_TIME

@@ -65,8 +65,8 @@ def _read_segments(log: LogState, offset: int, max_bytes: int, end_offset: int, 
 def _locate(log: LogState, offset: int) -> tuple[Segment, int]:
     """The segment and position of the batch that contains `offset`.
 
-    DamagedBatch if no batch contains it, although it lies below the log end: with an empty response the reader would wait at this
-    offset for ever."""
+    Raises DamagedBatch if no batch contains it, although it lies below the log end: with an empty response the reader would wait
+    at this offset for ever."""
     cursor = log.cursors.pop(offset, None)
     if cursor is not None:
         return cursor
@@ -215,7 +215,8 @@ def _newest_record(log: LogState, searches: BatchSearches | None) -> tuple[int, 
 
 
 def _newest_after_start(log: LogState, segment: Segment, searches: BatchSearches | None) -> int:
-    """The newest timestamp in a segment that holds deleted records, too: the indexes do not say which record it belongs to."""
+    """The newest timestamp of the records that are not deleted, in a segment that also holds deleted ones. The indexes do not
+    show whether a timestamp belongs to a deleted record."""
     newest, start = -1, log.log_start_offset
     found = segment.position_of(start)
     for at, header in segment.headers(found[0]) if found is not None else ():

@@ -58,9 +58,9 @@ class LogState:
         self.corrupt_at: int | None = None
         """The offset of the first batch known to be damaged. Nothing at or above it is served."""
         self.possible_data_loss = False
-        """Acknowledged records may be missing here. True if the log was opened with less than it had (a torn tail, an end below
-        its own HW, an empty new directory) or if the page cache may have been lost. The partition sets it to False when it
-        becomes a follower, or a leader that has reported the possible loss."""
+        """Whether acknowledged records may be missing here: the log was opened with less than it had (a torn tail, an end below
+        its own HW, an empty new directory), or the page cache may have been lost. The partition sets it to False when it becomes
+        a follower of a leader, or a leader that has logged the possible loss."""
         self.segments: list[Segment] = []
         """Ordered by base offset, at least one. Only the last one is appended to."""
         self.epochs = LeaderEpochCache()
@@ -78,7 +78,7 @@ class LogState:
         self.unsynced: dict[str, None] = {}
         """Directories and small files that the next flush must fsync before the recovery point may rely on them."""
         self.truncations = 0
-        """Number of truncations so far. A flush on a thread, or a cleaning, compares it to notice one in between."""
+        """Number of truncations so far. A flush on a thread, or a cleaning, compares it to detect a truncation in between."""
         self.lowest_cut: int | None = None
         """The lowest log end that truncations have left since a copier of the log last reset this to None; -1 if one of them
         dropped the whole log. A copy that ends above it has records that this log no longer has."""
@@ -86,8 +86,8 @@ class LogState:
         """Whether the log is being copied to another directory. No round of the log cleaner begins then: a copy with segments
         from before and after a round could lack a tombstone and still hold the value that the tombstone deletes."""
         self.is_being_cleaned = False
-        """Whether a round of the log cleaner is under way. Retention waits for its end, because a round whose segments vanish is
-        lost: a large log of which segments are deleted often would never be clean."""
+        """Whether a round of the log cleaner is under way. Retention waits for its end, because a round ends without a result if
+        its segments are deleted: a large log with frequent deletions would never become clean."""
         self.dirty_since_ms: int | None = None
         """When the first append after the last flush was made; kept only if `flush.ms` is set."""
         self.on_lowered: Callable[[], None] | None = None
@@ -162,7 +162,7 @@ class LogState:
     def save_named_producers(self, producers: ProducerStates, start: int) -> None:
         """Write `producers` durably as the snapshot at `start`, if they have a named producer or a fence.
 
-        A log that starts at `start` has no batch of these, so after any stop only this snapshot knows them."""
+        A log that starts at `start` has no batch of these producers, so after any stop only this snapshot has their states."""
         if producers.outlives_batches:
             path = join(self.dir, file_name(start, SNAPSHOT_SUFFIX))
             self.files.write_atomic(path, producers.encode())

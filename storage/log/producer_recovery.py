@@ -51,11 +51,11 @@ def load_producers(log: LogState, *, trusted_to: int, aborted_from: int | None =
     `aborted_from`: the aborted transactions whose markers are at or above this offset are added to the indexes of their segments,
     so the replay begins at or below it; None: the indexes have them.
 
-    A snapshot does not know the unreplicated transactions (`transactions.py`). If there may be a marker between the high
+    A snapshot does not contain the unreplicated transactions (`transactions.py`). If there may be a marker between the high
     watermark and the snapshot, an older one is loaded.
 
     A snapshot of named producers or fences at the start of the first segment is trusted after any stop: it was made durable
-    before the batches that it covers were deleted (`LogState.save_named_producers`), and nothing else knows these."""
+    before the batches that it covers were deleted (`LogState.save_named_producers`), and no other file has these states."""
     log.producers.clear()
     start = log.segments[0].base_offset
     newest = trusted_to if aborted_from is None else min(trusted_to, aborted_from)
@@ -120,7 +120,7 @@ def _replay_transaction(log: LogState, segment: Segment, position: int, header: 
 
 
 def _marker(segment: Segment, position: int, header: BatchHeader) -> EndTransactionMarker | None:
-    """The marker in a control batch. DamagedBatch if its checksum is wrong."""
+    """The marker in a control batch. Raises DamagedBatch if its checksum is wrong."""
     data = segment.file.pread(header.size, position)
     if len(data) < header.size or not check_crc(data, 0, header.size):
         raise DamagedBatch(position, header.base_offset, "its checksum is wrong")

@@ -186,9 +186,9 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        """By family, so that all work epochs of a name share one entry."""
+        """The entries, by family, so that all work epochs of a name share one entry."""
         self._last_seen: dict[int, tuple[int, int]] = {}
-        """By family: the last offset of its newest batch, and the time (ms) at which `expire` first saw that batch."""
+        """Family -> the last offset of its newest batch or marker, and the time (ms) at which `expire` first saw that one."""
         self._open_since: dict[int, int] = {}
         """First offset of an open transaction -> the time (ms) at which `expire` first saw it."""
         self.fences = Fences()
@@ -249,8 +249,8 @@ class ProducerStates:
         return bool(self.fences) or any(family >= FIRST_NAMED for family in self._entries)
 
     def describe(self, producer_ids: Iterable[int] | None = None) -> Iterator[KnownProducer]:
-        """The known ones of these producers, or all known producers and fences. The id of a named producer stands for its name:
-        the result has the newest work epoch that has written here."""
+        """Those of these producers that the log knows; for None, all known producers and all fences. The id of a named producer
+        stands for its name: the result has the newest work epoch that has written here."""
         families = self._entries if producer_ids is None else dict.fromkeys(map(family_of, producer_ids))
         for family in families:
             entry = self._entries.get(family)
@@ -290,7 +290,7 @@ class ProducerStates:
 
         Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_RECORD, or
         INVALID_TXN_STATE. An unknown producer may start with any sequence, because its state may have expired or been deleted
-        with its records. An unknown named producer must start at row 0: UNKNOWN_PRODUCER_ID.
+        with its records. An unknown named producer must start at row 0; otherwise UNKNOWN_PRODUCER_ID is raised.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         if producer_id >= FIRST_NAMED:
@@ -323,7 +323,8 @@ class ProducerStates:
     def check_marker(
         self, marker: EndTransactionMarker, producer_id: int, epoch: int, transaction_version: int = TRANSACTION_VERSION_2
     ) -> None:
-        """Check a marker before it is appended. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_RECORD."""
+        """Check a marker before it is appended. Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED or
+        INVALID_RECORD."""
         if not 0 <= producer_id < FIRST_NAMED or epoch < 0:
             raise BrokerError(ErrorCode.INVALID_RECORD, f"producer {producer_id} with epoch {epoch} has no transactions")
         entry = self._entries.get(producer_id)
@@ -427,7 +428,7 @@ class ProducerStates:
         """The states without the batches from `offset` on; a replay from there restores the rest.
 
         A transaction that was open at `offset` and has ended since is missing. If it has records after `offset`, it begins with
-        the first of these in the replay; what lies before `offset` is not in the log for which these states are."""
+        the first of these in the replay; its records before `offset` are not in the log for which these states are."""
         earlier = ProducerStates()
         for family, entry in self._entries.items():
             for batch in entry.batches:
@@ -582,7 +583,7 @@ def _is_of(entry: ProducerEntry, producer_id: int, epoch: int) -> bool:
 
 
 def _check_not_fenced(known: Position, producer_id: int, epoch: int) -> None:
-    """INVALID_PRODUCER_EPOCH if a later work epoch of the name, or a later epoch of this work epoch, has written here."""
+    """Raise INVALID_PRODUCER_EPOCH if a later work epoch of the name, or a later epoch of this work epoch, has written here."""
     work_epoch, newest = work_epoch_of(producer_id), work_epoch_of(known.producer_id)
     if work_epoch < newest:
         text = f"work epoch {work_epoch} is fenced: work epoch {newest} of this name has written to this partition"

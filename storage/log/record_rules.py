@@ -1,7 +1,8 @@
 """The rules of a topic for each record: a key if the topic is compacted, and a timestamp near the broker's time.
 
-If records of a batch break them, the whole batch is refused, and the error names each of these records (KIP-467). A malformed
-record is another matter: the records behind it cannot be read, so that nothing can be said about them.
+If records of a batch break them, the whole batch is refused, and the error names each of these records, up to `NAMED_MAX`
+(KIP-467). A malformed record is refused elsewhere (`validation.py`): the records after it cannot be read, so they cannot be
+checked one by one.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def check_rules(
 
     `times`: those of its records. `data`: its records, if they were decompressed before.
 
-    InvalidRecords, with INVALID_TIMESTAMP or INVALID_RECORD; BrokerError with INVALID_TIMESTAMP if the batch is marked as
-    LogAppendTime, which no producer may do.
+    Raises InvalidRecords, with INVALID_TIMESTAMP or INVALID_RECORD; and BrokerError with INVALID_TIMESTAMP if the batch is marked
+    as LogAppendTime, which no producer may do.
     """
     checks_times = False
     if config.message_timestamp_type == CREATE_TIME:
@@ -78,8 +79,8 @@ def is_out_of_range(times: RecordTimes, config: LogConfig, now_ms: int) -> bool:
 
 
 def check_times(header: BatchHeader, times: RecordTimes, config: LogConfig, now_ms: int) -> None:
-    """Check the times of a prepared batch once more: the topic or the time may have changed since. INVALID_TIMESTAMP, which names
-    no record, because the batch would have to be decompressed again."""
+    """Check the times of a prepared batch once more: the topic or the time may have changed since. Raises INVALID_TIMESTAMP. The
+    error names no record, because the batch would have to be decompressed again."""
     if config.message_timestamp_type != CREATE_TIME:
         return
     _refuse_append_time(header)

@@ -104,7 +104,7 @@ def apply_checkpoints(
 def _restart_empty(log: LogState) -> None:
     """Drop all segments and continue, empty, at the log start.
 
-    The log ends below its start: all that is left was deleted before, and what came after it was lost in a crash."""
+    The log ends below its start: the records that are left were deleted before, and those after them were lost in a crash."""
     logger.warning("log.end_raised_to_start", **log.fields)
     for segment in log.segments:
         for path in segment.remove():

@@ -35,7 +35,7 @@ Place = tuple[int, int]
 def scan(log: LogState, checkpoint: list[tuple[int, int]] | None, keep_below: int) -> None:
     """Scan the log from its recovery point on, or from its start if `checkpoint` (epoch, start offset) is None.
 
-    DamagedBatch for a damage below `keep_below`; the log is left as it is then."""
+    Raises DamagedBatch for a damage below `keep_below`; then no file has changed."""
     rejected: set[Place] = set()
     while True:
         try:
@@ -210,7 +210,7 @@ class _Scan:
                 following = -1 if self.after_gap is None else _OFFSETS_END
         except BrokerError:
             return None
-        # A segment whose end is lost is followed by another one, too. That is a gap only in a log that has others.
+        # A segment that has lost its end is also followed by another segment. It counts as a gap only in a log with other gaps.
         is_placed = damage.position > 0 or segment.base_offset == damage.offset or self.after_gap is not None
         is_gap = is_placed and damage.offset < header.base_offset <= header.last_offset < following
         return header if is_gap and check_crc(segment.file.pread(header.size, damage.position), 0, header.size) else None

@@ -1,4 +1,5 @@
-"""Finds how far the cleaner has removed records from a log, if the checkpoint that says so for tombstones is damaged."""
+"""Finds the offset up to which the cleaner has removed records from a log. Used if the checkpoint of removed tombstones is
+damaged."""
 
 from __future__ import annotations
 

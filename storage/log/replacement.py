@@ -45,7 +45,7 @@ class CleanedSegment(NamedTuple):
     removed_tombstones_end: int = 0
     """The offset after the last tombstone or marker that it lacks because its delete horizon has passed; 0 if there is none."""
     removed_markers: frozenset[int] = frozenset()
-    """The offsets of the markers that it lacks. No batch of their transactions is in the log any more."""
+    """The offsets of the markers that it lacks. The log no longer has a batch of their transactions."""
 
 
 class CleaningAborted(StrandlineError):
@@ -78,7 +78,7 @@ def replace_segments(log: LogState, old: Sequence[Segment], cleaned: CleanedSegm
 
 
 def _check_unchanged(log: LogState, old: Sequence[Segment], cleaned: CleanedSegment, truncations: int) -> int:
-    """The index of the first old segment. CleaningAborted unless all are closed segments of the log, and as they were."""
+    """The index of the first old segment. Raises CleaningAborted unless all are closed segments of the log, and unchanged."""
     if log.truncations != truncations:
         raise CleaningAborted("the log was truncated while it was cleaned")
     first = log.segment_for(old[0].base_offset)

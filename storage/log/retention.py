@@ -2,8 +2,8 @@
 
 Age and size count only if the log's cleanup policy has `delete`.
 
-Segments are deleted from the oldest on, so the log never gets a gap. The last segment goes as well if the limits say so: the log
-begins a new one first, so an idle topic is emptied.
+Segments are deleted from the oldest on, so the log never gets a gap. If the limits require it, the last segment is deleted, too:
+the log begins a new one first, so an idle topic is emptied.
 """
 
 from __future__ import annotations

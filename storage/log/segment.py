@@ -82,7 +82,7 @@ class _Stop(NamedTuple):
 
 
 def parse_header(buf: Buffer, pos: int, room: int) -> BatchHeader:
-    """The batch header at `pos`. `buf` may hold no more of the batch than its header. CORRUPT_MESSAGE if the header is not
+    """The batch header at `pos`. `buf` may hold no more of the batch than its header. Raises CORRUPT_MESSAGE if the header is not
     plausible, or claims more than `room` bytes."""
     try:
         fields = HEADER.unpack_from(buf, pos)
@@ -136,12 +136,12 @@ class Segment:
         """How much earlier than `segment.ms` the segment ends, in ms. The log draws it when it first checks the segment's age,
         because it knows the topic's settings by then. None before that."""
         self.is_indexed_in_part = False
-        """A batch could not be read when the indexes were built, so batches after it may have newer timestamps than
+        """Whether a batch could not be read when the indexes were built. Batches after it may have newer timestamps than
         `max_timestamp`."""
         self._unindexed = 0
         """Bytes appended since the last index entry."""
         self._indexed_timestamp = NO_TIMESTAMP
-        """A timestamp at or below the last entry of the time index. Saves a look at the index per append."""
+        """A timestamp at or below the last entry of the time index. With it, an append need not read the index."""
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self.aborted: TransactionIndex | None = None
@@ -171,7 +171,7 @@ class Segment:
         return join(self.directory, file_name(self.base_offset, suffix))
 
     def relocate(self, directory: str) -> None:
-        """The files are about to be in another directory. Gives up the descriptor; the next use opens the file there."""
+        """Close the descriptor, and open the files in this directory from now on, because they are about to be moved there."""
         self.directory = directory
         self.file.close()
         self.file.path = self.path(LOG_SUFFIX)
@@ -182,7 +182,8 @@ class Segment:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, int, int]], index_interval_bytes: int) -> None:
-        """Append `buffers`, which hold `batches`: (last offset, size, max timestamp) each. DiskError if nothing was appended."""
+        """Append `buffers`, which hold `batches`: (last offset, size, max timestamp) each. If it raises DiskError, nothing was
+        appended."""
         position = self.file.size
         self.file.append(buffers)
         for last_offset, size, timestamp in batches:
@@ -198,7 +199,7 @@ class Segment:
                 self.first_timestamp = timestamp
         if self._unindexed > index_interval_bytes:
             self.offset_index.append(last_offset - self.base_offset, position)
-            # Also if the newest batch came before this one: a truncation reads only the batches after the last index entry.
+            # Also if the newest batch lies before this one: a truncation reads only the batches after the last index entry.
             if self.max_timestamp > self._indexed_timestamp:
                 self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
                 self._indexed_timestamp = self.max_timestamp
@@ -305,8 +306,8 @@ class Segment:
         return parse_header(self.file.pread(HEADER_SIZE, position), 0, room)
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from `position` to `end` (default: the segment's end). CORRUPT_MESSAGE at a header
-        that is not plausible."""
+        """Position and header of each batch from `position` to `end` (default: the segment's end). Raises CORRUPT_MESSAGE at a
+        header that is not plausible."""
         chunk, start, end = memoryview(b""), position, self.size if end is None else end
         while position < end:
             if position + HEADER_SIZE > start + len(chunk):
@@ -316,8 +317,8 @@ class Segment:
             position += header.size
 
     def position_of(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the batch that contains `offset`; None if the segment ends before it. DamagedBatch if a batch on
-        the way is not plausible, or does not continue the offsets."""
+        """Position and header of the batch that contains `offset`; None if the segment ends before it. Raises DamagedBatch if a
+        batch on the way is not plausible, or does not continue the offsets."""
         stop = self._walk(offset)
         return None if stop.header is None else (stop.position, stop.header)
 

@@ -78,7 +78,7 @@ def _lower(log: LogState, end: int, durable: int) -> None:
     removed.
 
     With a recovery point above the cut, the next start would skip the cut in its scan, or take the hole for damage. With a first
-    dirty offset above it, the cleaner would take the records that come next for clean."""
+    dirty offset above it, the cleaner would treat the records that are appended next as clean."""
     lowered = log.recovery_point > durable or log.high_watermark > end
     lowered |= log.first_dirty_offset > end or log.tombstones_removed_below > end
     log.first_dirty_offset = min(log.first_dirty_offset, end)

@@ -44,8 +44,9 @@ def check_produced(
     `max_timestamp` of a returned header is the newest timestamp of its records. Some clients write -1 or the last record's
     timestamp there, which Kafka's leader corrects too. `records` is not changed. `checked`: see `conversion.prepare`.
 
-    BrokerError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
-    UNSUPPORTED_COMPRESSION_TYPE. It is InvalidRecords, and names the records, if a topic's rule for single records is broken.
+    Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE or
+    UNSUPPORTED_COMPRESSION_TYPE. The error is an InvalidRecords, which names the records, if a topic's rule for single records is
+    broken.
     """
     headers: list[BatchHeader] = []
     position, end = 0, len(records)
@@ -74,7 +75,7 @@ def check_produced(
 
 
 def refuse_size(header: BatchHeader, config: LogConfig) -> NoReturn:
-    """MESSAGE_TOO_LARGE: the batch is larger than the topic allows."""
+    """Raise MESSAGE_TOO_LARGE: the batch is larger than the topic allows."""
     raise BrokerError(
         ErrorCode.MESSAGE_TOO_LARGE, f"a batch has {header.size} bytes; max.message.bytes is {config.max_message_bytes}"
     )
@@ -91,7 +92,7 @@ def check_batch(
     """Check a producer's batch, apart from topic settings: checksum, attributes, producer, records. Returns the records' times.
     `data`: its records, if they were decompressed before.
 
-    BrokerError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE.
+    Raises CORRUPT_MESSAGE, INVALID_RECORD and UNSUPPORTED_COMPRESSION_TYPE.
     """
     if not check_crc(records, position, header.size):
         corrupt("a produced batch failed its checksum")
@@ -122,9 +123,9 @@ def check_fetched(
 ) -> list[BatchHeader]:
     """The headers of the fetched batches before the first one with an epoch newer than `max_epoch`.
 
-    CORRUPT_MESSAGE unless they begin exactly at `next_offset`, continue without gaps, and have epochs that never decrease, from
-    `last_epoch` on. Nothing may be appended then, because the batches do not continue this log. `is_empty`: the log holds no
-    batch, so the first one may begin before `next_offset` if it contains that offset (KAFKA-6975).
+    Raises CORRUPT_MESSAGE unless they begin exactly at `next_offset`, continue without gaps, have epochs that never decrease,
+    from `last_epoch` on, and have the right checksums. Then none of them may be appended. `is_empty`: the log holds no batch, so
+    the first one may begin before `next_offset` if it contains that offset (KAFKA-6975).
     """
     headers: list[BatchHeader] = []
     position, end = 0, len(records)

@@ -316,7 +316,8 @@ class MemoryFiles(Files):
         self.change("rmdir", path, directory, {name: None})
 
     def _removal_order(self, names: Iterable[str]) -> Iterable[str]:
-        """A file system lists a directory in an order of its own."""
+        """The order in which a tree is removed. A disk in the simulation overrides it, because a file system lists names in an
+        order of its own."""
         return sorted(names)
 
     def rename(self, source: str, target: str) -> None:
