@@ -13,9 +13,9 @@ Order and exactly-once rest on seven rules:
    log holds neither it nor anything after it, because the producer gave up a batch before it or the broker lost its state.
    Then the producer epoch of *this partition* is bumped, and the batches in flight are numbered from 0 again. A delayed copy of
    a batch that was given up is rejected for its old epoch.
-4. A batch gets a new number only after rule 3 has shown that it is not in the log. 5. A broker without state of a producer
-accepts the producer's first batch with any sequence number. So until the first batch of this
-   producer id is acknowledged in this topic (a topic's name may come back with a new topic id), only one batch is in flight.
+4. A batch gets a new number only after rule 3 has shown that it is not in the log.
+5. A broker without state of a producer accepts the producer's first batch with any sequence number. So until the first batch of
+   this producer id is acknowledged in this topic (a topic's name may come back with a new topic id), only one batch is in flight.
    Otherwise a second batch could be appended before the first one, if that failed.
 6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker remembers each batch that may be sent again; if it does
    not, it has appended a later batch before this one. The batch fails, and it is not known whether it was written.
