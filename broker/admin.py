@@ -357,7 +357,7 @@ def _config_visible(kind: int, name: str, config: AlterableConfig) -> Condition:
         return lambda image: value(image) is None
     key = _KEYS[kind][config.name]
     if config.config_operation == CONFIG_SET:
-        # Values are stored in one form, in whatever form the request gives them.
+        # A value is stored in its normal form, which may differ from the form in the request.
         text = key.text(key.parse(config.value))
         return lambda image: value(image) == text
     has_items = config.config_operation == CONFIG_APPEND

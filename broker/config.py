@@ -63,7 +63,7 @@ class BrokerConfig:
     listeners: tuple[Listener, ...]
     """The addresses to bind; a port may be 0."""
     advertised_listeners: tuple[Listener, ...] | None
-    """None: the listeners, with the ports that were bound."""
+    """The addresses that clients and other nodes use. None: those of `listeners`, with the ports that were bound."""
     inter_broker_listener_name: str
     kafka_listener_names: frozenset[str]
     """In upper case. On these listeners the broker speaks Kafka's protocol."""

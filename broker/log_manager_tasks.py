@@ -81,8 +81,8 @@ class LogManagerTasks:
             logger.info("logs.recovered", log_dir=log_dir.path, logs=len(existing), clean=log_dir.was_clean)
 
     def checkpoint(self) -> None:
-        """For each log directory by itself: flush closed segments on a thread, then write the recovery-point checkpoint, which
-        records that they are durable."""
+        """For each log directory on its own: flush closed segments on a thread, then write the checkpoints. The recovery points
+        record that these segments are durable."""
         for log_dir in self._log_dirs.online:
             work = log_dir.flush_work()
             self._aside(partial(_flush, work), partial(self._on_flushed, log_dir, work))

@@ -43,7 +43,7 @@ ROLE_LINES_MAX = 100
 """If a delta has more roles, or deletions, than this, they are only counted, and not logged one by one: a thousand log lines
 lengthen a fail-over by 50 ms."""
 NEW_PER_SLICE = 500
-"""New partitions that are created at a time: 50 to 200 ms."""
+"""How many new partitions are created in one slice, which takes 50 to 200 ms."""
 
 Registered = tuple[TopicIdPartition, PartitionRegistration]
 Take = Callable[[Partition, PartitionRegistration], None]

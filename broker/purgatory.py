@@ -51,7 +51,7 @@ class DelayedOperation:
         self._queue: dict[DelayedOperation, None] | None = None
 
     def complete(self) -> bool:
-        """Complete the operation, because its condition holds or cannot hold any more. False if it was completed before."""
+        """Complete the operation, because its condition holds or can no longer hold. False if it was completed before."""
         if self.is_completed:
             return False
         self._leave()

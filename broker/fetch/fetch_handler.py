@@ -119,7 +119,8 @@ class Fetch(DelayedOperation):
         """Whether the answer lists every partition of the session, changed or not."""
         self._max_bytes = min(max(0, body.max_bytes), handler.response_bytes_max)
         self._min_bytes = min(max(0, body.min_bytes), max(1, self._max_bytes))
-        """At least 1 even if `max_bytes` is 0, unless the request asks for 0: each fetch waits for one batch."""
+        """The `min_bytes` of the request, but not more than `max_bytes`, which counts as at least 1 here: a fetch with
+        `max_bytes` 0 also waits for one batch."""
         self._reads_committed = body.isolation_level == READ_COMMITTED
         self._warmed: TopicIdPartition | None = None
         """The partition whose bytes were brought into the page cache for this request: reading it may block now."""
@@ -341,7 +342,7 @@ class Fetch(DelayedOperation):
         if size and self._reads_committed and not self.session.is_follower:
             response.aborted_transactions = _aborted(log_, cached.fetch_offset, buffers)
         if log_.tombstones_removed_below and self.session.is_follower:
-            # Read after the records: a tombstone that they lack lies below it.
+            # Read after the records, so that each tombstone that they lack lies below it.
             response.tombstones_removed_below = min(log_.tombstones_removed_below, log_.log_end_offset)
         if diverging is not None:
             response.diverging_epoch = diverging

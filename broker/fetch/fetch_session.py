@@ -105,7 +105,7 @@ class SessionPartition:
         return is_higher and high_watermark != self.sent_high_watermark and not self.records_are_out
 
     def mark_dirty(self) -> ParkedFetch | None:
-        """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""
+        """Let the session visit the partition before its next answer. Returns the session's parked fetch, if it has one."""
         session = self.session
         session.dirty[self.key] = self
         return session.parked

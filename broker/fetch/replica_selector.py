@@ -1,4 +1,4 @@
-"""Selects the replica that a consumer should read from (KIP-392): one in the consumer's rack, so that its records cross no rack.
+"""Selects the replica that a consumer should read from (KIP-392): one in its rack, so that the records do not leave the rack.
 
 Only the leader selects, for consumers that name a rack. Its candidates are the members of the ISR whose logs hold the position of
 the fetch, as far as the leader knows; so a consumer is never sent to a replica that lags behind without a bound. The broker's key

@@ -35,7 +35,8 @@ class LogToClean(NamedTuple):
     overdue_ms: int
     """For how long a dirty segment has been older than `max.compaction.lag.ms`; 0 if none is."""
     was_cut_short: bool
-    """Whether a round has removed tombstones above the first dirty offset, and then ended early."""
+    """Whether tombstones above the first dirty offset were removed, by a round that ended early here or on the leader. Replicas
+    that copy the log wait for the next round."""
 
     @property
     def dirty_ratio(self) -> float:

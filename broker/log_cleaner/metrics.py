@@ -12,13 +12,13 @@ class CleanerMetrics:
 
     def __init__(self) -> None:
         self.max_dirty_percent = 0
-        """How dirty the dirtiest log was when the logs were looked at last."""
+        """The dirty ratio of the dirtiest log, in percent, when the logs were last looked at."""
         self.max_compaction_delay_ms = 0
         """By how much the most overdue log exceeded max.compaction.lag.ms at that time."""
         self.max_clean_time_s = 0.0
         """The longest of the last rounds of each thread."""
         self.max_buffer_utilization_percent = 0.0
-        """How full the fullest map of keys was in the last rounds."""
+        """How full the fullest map of keys was in the last rounds, in percent."""
         self.recopy_percent = 0
         """The share of the bytes read in the last rounds that was written again."""
         self.cleanings = 0

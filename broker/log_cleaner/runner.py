@@ -54,7 +54,7 @@ LOOK_S = 1.0
 """How often a round that pauses checks whether its log has changed, in seconds."""
 _LOAD_FACTOR = 0.5
 _MARKS_PART = 16
-"""At most this part of a map's memory holds marks. Of the default size, that is enough for 33 million offsets."""
+"""At most one part in this many of a map's memory holds marks. With the default size, that is enough for 33 million offsets."""
 _PRIME_GAP_MAX = 512
 """A map has a prime number of slots, and the next smaller prime is never further away for any size that fits into memory."""
 
@@ -260,7 +260,7 @@ class LogCleaner:
     # -- one round ----------------------------------------------------------------------------------------------------
 
     async def _clean(self, thread: int, found: LogToClean) -> bool:
-        """One round on one log. Returns whether it came to its end."""
+        """Clean one log, in one round. Returns whether the round was finished."""
         log = self._directory.partitions[found.key].log
         self.in_progress[found.key] = found
         log.is_being_cleaned = True

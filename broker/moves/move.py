@@ -29,7 +29,7 @@ class MoveState(Enum):
 
 
 class Step(Enum):
-    """What a move does next."""
+    """The next step of a move."""
 
     RESTART = "restart"
     """Empty the future replica, and begin at the start of the current log."""

@@ -308,7 +308,7 @@ class LogMover:
         self._on_damage(copy.move.key)  # does nothing unless the log that is copied is damaged
 
     def _restart(self, copy: _Copy) -> None:
-        """Begin at the log start, with the state of the producers whose batches lie before it."""
+        """Empty the future replica, and begin at the log start, with the states of the producers whose batches lie before it."""
         current, future = copy.partition.log, copy.log
         start = current.log_start_offset
         future.truncate_fully_and_start_at(start, current.producers.before(start))

@@ -56,7 +56,7 @@ _NOT_DECIDED = frozenset(
 
 
 class AlterPartitionItem(NamedTuple):
-    """One proposal: the ISR that the leader of (topic_id, partition) wants to have next, based on `partition_epoch`."""
+    """One proposal: the next ISR of (topic_id, partition), as its leader proposes it; based on `partition_epoch`."""
 
     topic_id: bytes
     partition: int

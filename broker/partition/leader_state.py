@@ -178,7 +178,7 @@ class LeaderState:
         self.maybe_finish_recovery()
 
     def install_isr(self, isr: tuple[int, ...], elr: tuple[int, ...]) -> None:
-        """Take a committed ISR and ELR. A member that the ISR loses has to show its progress again before it may rejoin."""
+        """Take a committed ISR and ELR. A member that leaves the ISR must show its progress again before it may rejoin."""
         for member in self.isr.isr:
             if member not in isr and member in self.replicas:
                 self.replicas[member].forget_progress(self.context.now())

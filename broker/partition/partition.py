@@ -479,8 +479,8 @@ class Partition:
         self.copy_clean_below = clean_below
 
     def _note_removed_tombstones(self, removed_below: int) -> None:
-        """The records of this response lack tombstones that the leader has removed: remember it durably before they are appended,
-        because this replica may lead later."""
+        """Record durably that the records of this response lack tombstones that the leader has removed. Called before they are
+        appended, because this replica may lead later."""
         log_ = self.log
         if removed_below > log_.tombstones_removed_below:
             log_.tombstones_removed_below = removed_below

@@ -26,7 +26,7 @@ class PartitionWatcher(Protocol):
         """Whether the session belongs to a consumer that also reads from followers."""
 
     def mark_dirty(self) -> ParkedFetch | None:
-        """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""
+        """Let the session visit the partition before its next answer. Returns the session's parked fetch, if it has one."""
 
     def detach(self) -> None:
         """Stop watching, because the partition leaves this broker."""

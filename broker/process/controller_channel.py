@@ -29,7 +29,7 @@ _TRY_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION})
 
 
 class ControllerFinder(Protocol):
-    """Knows the active controller (`broker/process/metadata_loader.py`)."""
+    """The source of the active controller and its epoch (`broker/process/metadata_loader.py`)."""
 
     on_controller_changed: list[Callable[[], None]]
 

@@ -36,7 +36,7 @@ from strandline.storage.directory.log_dirs import LogDirs
 logger = get_logger(__name__)
 
 REPLICAS_PER_REQUEST_MAX = 2250
-"""As in Kafka, and as the controller accepts."""
+"""Kafka's limit. The controller refuses a request with more."""
 RETRY_BACKOFF_MS = 100
 REQUEST_TIMEOUT_MS = 30_000
 

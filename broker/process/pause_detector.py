@@ -54,7 +54,7 @@ class PauseDetector:
         self.trusted_until = float("inf")
         """The session of the last tick cannot end before this time. If it is in the past, the process was paused."""
         self._resumed_at: float | None = None
-        """Since when the broker waits for a controller's answer; None while it is trusted."""
+        """When the broker began to wait for a controller's answer; None while it is trusted."""
 
     def tick(self, now: float) -> None:
         if self.is_trusted(now):

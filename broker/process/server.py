@@ -4,9 +4,9 @@ Start: claim the data directories, bind the ports, ask the controllers for the c
 logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it names, be unfenced, listen for
 Kafka's clients. `start` returns when the controller has registered the broker; `ready` is set when it is unfenced.
 
-Stop: hand over the leaders (controlled shutdown), answer the waiting requests, write the checkpoints, flush, close, and write the
-clean-shutdown marker with the broker epoch. A process that ends without these steps has crashed, and the next start treats it as
-a crash.
+Stop: hand over the leaders (controlled shutdown), answer the waiting requests, flush and close the logs, write the checkpoints,
+and then the clean-shutdown marker with the broker epoch. A process that ends without these steps has crashed, and the next start
+treats it as a crash.
 
 `failure` is done when the broker cannot go on: for example because its last data directory failed, another process has its id, or
 the controllers belong to another cluster. The code that runs the process waits for it and for signals.
@@ -89,7 +89,7 @@ class BrokerServer:
         self.made_at = doors.stopwatch()
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self.security = NodeSecurity(config.security, files, doors)
-        """How the listeners authenticate their peers, and this broker itself."""
+        """How the listeners authenticate their peers, and how this broker authenticates itself."""
         identity = self._identity(config.advertised_listeners or config.listeners)
         self.link = ControllerLink(config, identity, self._on_fatal, self.security)
         self.link.metadata.listeners += [  # after the authorizer, which applies new rules first

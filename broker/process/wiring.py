@@ -261,8 +261,8 @@ def _replica_config(config: BrokerConfig) -> ReplicaConfig:
 
 
 def _host(replicas: ReplicaManager, doors: Doors, requests_served: Callable[[], int]) -> Host:
-    """The parts of the broker that its coordinators use. `requests_served`: counts requests, so that loads can tell whether the
-    broker is busy."""
+    """The parts of the broker that its coordinators use. `requests_served`: the number of requests so far, from which the loading
+    of a shard finds out whether the broker is busy."""
     loop = asyncio.get_running_loop()
     return Host(
         replicas.directory,

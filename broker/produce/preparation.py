@@ -23,7 +23,7 @@ from strandline.storage.log.record_rules import bare
 PreparedParts = dict[int, Prepared | BrokerError]
 """The prepared records of each partition of a request, or the error of its records, by the partition's index in the request."""
 PLAIN_UNNAMED: PreparedParts = {}
-"""Nothing is prepared: every partition has one plain batch, and none comes from a named producer."""
+"""The result if nothing needs to be prepared: every partition has one plain batch, and none is from a named producer."""
 _PLAIN_NAMED: PreparedParts = {}
 _PEEK = Struct(">8xi10xB20xB").unpack_from
 """The length of a batch, the lower byte of its attributes, and the first byte of its producer id."""

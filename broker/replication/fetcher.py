@@ -3,10 +3,10 @@
 The core plans fetches and applies responses; the shell (`fetcher_shell.py`) owns the connection. One fetcher serves one leader
 (and one fetcher id, if `num.replica.fetchers` spreads the partitions). Rules:
 
-- A follower always fetches at its log end. Its *position* (leader epoch, log end, epoch of the last record) is computed again
-  for every partition whose position changed, and only these partitions go into the request: the leader's fetch session
-  (KIP-227) remembers the others. An idle partition costs nothing per fetch.
-- A response counts for a partition only if it answers the partition's *present* position. Between request and response the
+- A follower always fetches at its log end, or at the first damaged offset of its log. Its *position* (leader epoch, that offset,
+  and the newest epoch before it) is computed again for every partition whose position changed, and only these partitions are in
+  the request: the leader's fetch session (KIP-227) remembers the others. An idle partition costs nothing per fetch.
+- A response counts for a partition only if it answers the partition's *current* position. Between request and response the
   partition may have been removed, given to another leader, or truncated.
 - Every fetch carries the epoch of the last local record. If the leader's history differs, it answers with a diverging epoch
   instead of records. The follower truncates, takes neither records nor high watermark from that response, and fetches again
