@@ -225,8 +225,8 @@ class LogDirs:
         return log_dir.open_log(topic, partition, topic_id, config, now_ms, may_be_new=may_be_new)
 
     def _place(self, topic: str, partition: int) -> LogDir:
-        """The directory for a new log. A directory with a log of this name, but of another topic id, comes first: its log has to
-        be set aside."""
+        """The directory for a new log. If a directory has a log of this name, but of another topic id, it is chosen, because its
+        log must be set aside first."""
         online = self.online or list(self.dirs)
         stale = next((one for one in online if one.topic_id_of(topic, partition) is not None), None)
         return stale or min(online, key=lambda one: (self.is_cordoned(one), one.log_count))
@@ -253,7 +253,7 @@ class LogDirs:
         self._close_each(lambda log_dir: log_dir.close(clean, broker_epoch))
 
     def close_as_found(self) -> None:
-        """Close all directories after a start that has changed nothing, each with the marker that it had."""
+        """Close all directories after a start that has failed, each with the marker that it had."""
         self._close_each(lambda log_dir: log_dir.close(log_dir.was_clean, log_dir.previous_broker_epoch))
 
     def _close_each(self, close: Callable[[LogDir], None]) -> None:

@@ -89,7 +89,7 @@ class LogState:
         """Whether a round of the log cleaner is under way. Retention waits for its end, because a round ends without a result if
         its segments are deleted: a large log with frequent deletions would never become clean."""
         self.dirty_since_ms: int | None = None
-        """When the first append after the last flush was made; kept only if `flush.ms` is set."""
+        """The time (ms) of the first append after the last flush. It is kept only if `flush.ms` is set."""
         self.on_lowered: Callable[[], None] | None = None
         """Called when a truncation has lowered the recovery point or the HW, before the next append. The owner then rewrites the
         checkpoints on the disk, which must not cover offsets that later records will get."""

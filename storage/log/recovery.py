@@ -3,7 +3,7 @@
 After an orderly stop only the end of the last segment is read, from its index on. After any other stop the batches from the
 recovery point on are scanned (`recovery_scan.py`). Where a batch is damaged, one of four things happens:
 
-- **No valid batch follows**: a torn tail. It is cut off.
+- **No valid batch follows**: a torn tail. It is cut off, and `LogState.possible_data_loss` is set.
 - **Valid batches follow, and according to the checkpoints the offset was neither flushed nor committed**: holes that a lost
   page cache leaves. The log is cut here, too, and `LogState.possible_data_loss` is set: with acks=1 a leader may have
   acknowledged the records that follow.

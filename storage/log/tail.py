@@ -89,7 +89,7 @@ class RecentTail:
             self.budget.bytes -= len(buffer)
 
     def drop_below(self, offset: int) -> None:
-        """Drop the batches that begin below `offset`: their segments were rewritten, and readers must see what is there now."""
+        """Drop the batches that begin below `offset`: their segments were rewritten, and readers must get the new batches."""
         while self._first < len(self._starts) and self._starts[self._first] < offset:
             self.budget.bytes -= self.drop_oldest()
 
