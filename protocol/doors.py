@@ -19,7 +19,7 @@ STOPWATCH: Callable[[], float] = time.perf_counter
 """Returns seconds since an arbitrary start, with a resolution below a microsecond. For metrics only; no decision may depend on
 it."""
 SECURE_RANDOM: Callable[[int], bytes] = secrets.token_bytes
-"""Returns so many bytes that nobody can predict: for nonces, salts and keys."""
+"""Returns this many unpredictable bytes, for nonces, salts and keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Doors:
     wall_clock_ms: Callable[[], int]
     """Milliseconds since 1970. May jump, so it is used for timestamps only, never for durations or an order."""
     random: Random
-    """The only source of randomness, for ids and jitter."""
+    """The generator of ids and jitter. Nothing that must be secret comes from it (`secure_random`)."""
     stopwatch: Callable[[], float] = STOPWATCH
     secure_random: Callable[[int], bytes] = SECURE_RANDOM
-    """For what nobody may predict. A simulation has a seeded one."""
+    """The source of unpredictable bytes. A simulation has a seeded one."""
 
 
 def real_doors() -> Doors:

@@ -311,7 +311,7 @@ class BrokerError(StrandlineError):
 
 
 def to_code(code: int) -> ErrorCode:
-    """The error code with this number; UNKNOWN_SERVER_ERROR for a number that only a newer peer knows."""
+    """The error code with this number; UNKNOWN_SERVER_ERROR for a number that this version does not have."""
     try:
         return ErrorCode(code)
     except ValueError:

@@ -17,7 +17,7 @@ SESSION_ERRORS = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""After one of these the fetcher begins a new session."""
+"""The errors after which a fetcher begins a new session."""
 
 
 def next_epoch(epoch: int) -> int:

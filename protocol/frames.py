@@ -94,7 +94,7 @@ _refusal_decoder = msgspec.msgpack.Decoder(_RefusalFrame)
 
 
 class _RequestDecoders(dict[int, Callable[[Buffer], Request[Any]]]):
-    """Decoders by API key, each created at its first use. KeyError for an unknown key."""
+    """Decoders by API key, each created at its first use. Raises KeyError for an unknown key."""
 
     def __missing__(self, key: int) -> Callable[[Buffer], Request[Any]]:
         decode = self[key] = msgspec.msgpack.Decoder(Request[APIS[key].request]).decode  # type: ignore[misc]
@@ -205,7 +205,7 @@ def decode_request(frame: Buffer) -> Request[Any]:
 
 
 def decode_response(api_key: int, frame: Buffer) -> tuple[int, Message] | Refusal:
-    """Decode the frame of a response to a request of `api_key`: (correlation id, body) or a `Refusal`. PeerError if it is
+    """Decode the frame of a response to a request of `api_key`: (correlation id, body) or a `Refusal`. Raises PeerError if it is
     malformed."""
     try:
         return _response_decoders[api_key](frame)
@@ -237,7 +237,7 @@ _UINT_END = {0xCC: 3, 0xCD: 4, 0xCE: 6}
 
 
 def decode_head(frame: Buffer) -> RequestHead:
-    """Decode the first four fields of a request of any API. PeerError if it is malformed."""
+    """Decode the first four fields of a request of any API. Raises PeerError if it is malformed."""
     try:
         return _head_decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:

@@ -5,9 +5,9 @@ targets. If the application has configured structlog (nodes and their tests do),
 library's `logging` under the module's name, as lines of libraries do: the application's handlers receive them, and without
 handlers Python writes warnings and errors to stderr.
 
-The target is chosen for each line, because an application imports this module before it configures anything. `route` comes before
-both: if several nodes share a process, it finds the logger of the node that logs. structlog is imported with the first line,
-because its import takes as long as a third of a short command of the command line.
+The target is chosen for each line, because an application imports this module before it configures anything. `route` takes
+precedence over both: if several nodes share a process, it finds the logger of the node that logs. structlog is imported with the
+first line, because its import takes as long as a third of a short command of the command line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CALLERS_FRAME = 3
 
 
 route: Callable[[str], Any] | None = None
-"""Takes the module's name and returns the logger of the node that runs now; None if none does. Set by `strandline.testing`."""
+"""Takes the module's name and returns the logger of the node that runs now; None if no node runs. Set by `strandline.testing`."""
 
 
 class _Logger:

@@ -13,7 +13,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 TopicIdPartition = tuple[bytes, int]
 """Topic id (16 bytes, as in `partition.metadata`) and partition number (from 0).
 
-A plain tuple and not a class: one is made for each partition of each request, and used as a key."""
+A plain tuple and not a class: one is created for each partition of each request, and used as a key."""
 
 
 class NamesPartition(Protocol):

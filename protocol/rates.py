@@ -1,22 +1,22 @@
-"""A token bucket: what quotas and limits of rates are measured with.
+"""A token bucket, which measures quotas and rate limits.
 
-Tokens arrive at `rate` per second, and at most `burst_s` seconds' worth of them is kept. Spending may exceed what there is; then
-the bucket is in debt, and `wait_s` says when the debt is paid: the client's throttle time. It is Kafka's formula: with W seconds
-of window, O the observed and T the permitted rate, (O - T) / T x W is the excess divided by the quota.
+Tokens arrive at `rate` per second, and at most `burst_s` seconds' worth of them is kept. A client may spend more than there is;
+then the bucket is in debt, and `wait_s` says when the debt is paid: the client's throttle time. It is Kafka's formula: with W
+seconds of window, O the observed and T the permitted rate, (O - T) / T x W is the excess divided by the quota.
 
 Kafka's `Rate` forgets a whole window at once, and so lets a busy client send its quota in waves. The rate of a bucket is exact
 over any time in which the client is busy. A new bucket begins with `first_s` seconds' worth, so that a client does not gain a
 whole burst by a new name.
 
 The debt is bounded by `debt_s` seconds of the rate, as Kafka's is by its window: a client that sent far too much in one request
-waits so long, and no longer.
+waits for this time, and no longer.
 """
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """The budget of one client for one resource. `now` never goes back."""
+    """The budget of one client for one resource. `now` never decreases."""
 
     __slots__ = ("_at", "_tokens", "burst_s", "debt_s", "rate")
 
@@ -29,7 +29,7 @@ class TokenBucket:
         self._at = now
 
     def tokens(self, now: float) -> float:
-        """What may be spent now; negative: the debt."""
+        """The tokens that may be spent now; a negative number is a debt."""
         self._refill(now)
         return self._tokens
 
@@ -39,7 +39,7 @@ class TokenBucket:
         self._tokens = max(self._tokens - amount, -self.rate * self.debt_s)
 
     def wait_s(self, now: float) -> float:
-        """How long until the debt is paid; 0 without a debt."""
+        """Seconds until the debt is paid; 0 without a debt."""
         self._refill(now)
         return -self._tokens / self.rate if self._tokens < 0 else 0.0
 

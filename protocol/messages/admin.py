@@ -572,7 +572,7 @@ class DescribeUncleanElectionsRequest(Message):
 
 
 class AskedReplicaState(Message):
-    """What a replica answered before the election; `log_end_offset` -1: it did not answer."""
+    """The answer of a replica before the election; `log_end_offset` is -1 if it did not answer."""
 
     broker_id: NodeId
     last_epoch: Epoch

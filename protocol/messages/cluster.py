@@ -172,8 +172,8 @@ class AlterPartitionResponse(Message):
 
 
 LOSS_UNKNOWN, LOSS_NO, LOSS_MAYBE, LOSS_YES = -1, 0, 1, 2
-"""Whether the logs of a broker may lack records that they had: a version without this field does not say; no; perhaps, because a
-page cache was lost; yes, because its logs or its disk show it."""
+"""Whether the logs of a broker may lack records that they had. UNKNOWN: a version without this field does not say. MAYBE: a page
+cache was lost. YES: its logs or its disk show it."""
 
 
 class LossyPartitions(Message):
@@ -226,7 +226,7 @@ class BrokerHeartbeatRequest(Message):
     lossy_partitions: list[LossyPartitions] = []
     """Not in Kafka: partitions whose log was found to lack records or to have damaged ones since the registration."""
     cordoned_log_dirs: list[Uuid] | None = None
-    """The log directories that get no new replicas now; nil from a broker that does not know of them."""
+    """The log directories that get no new replicas now; nil from a broker whose version does not have this field."""
 
 
 class BrokerHeartbeatResponse(Message):

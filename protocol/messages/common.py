@@ -40,7 +40,7 @@ Epoch = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 BrokerEpoch = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 Uuid = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Name = Annotated[str, Meta(max_length=1024)]
-"""A bound for the decoder only. The user of a name checks whether it is allowed (topic names: `controller`)."""
+"""A bound for the decoder only. The code that uses a name checks whether it is allowed (topic names: `controller`)."""
 TransactionalId = Annotated[str, Meta(max_length=32767)]
 Text = Annotated[str, Meta(max_length=65536)]
 ProducerName = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]

@@ -435,7 +435,7 @@ class OffsetLagPartition(Message):
 
 
 class DescribeOffsetLagRequest(Message):
-    """Asks the leaders of partitions how far readers at these offsets lag behind. Coordinators of groups ask for the metrics."""
+    """Asks the leaders of partitions how far readers at these offsets lag behind. Group coordinators send it for metrics."""
 
     partitions: Annotated[list[OffsetLagPartition], MANY]
 

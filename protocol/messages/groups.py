@@ -132,7 +132,7 @@ class JoinGroupProtocol(Message):
 
 
 class JoinGroupRequest(Message):
-    """Joins a group of the classic protocol, or joins again for a rebalance. The response comes when the rebalance has its
+    """Joins a group of the classic protocol, or joins again for a rebalance. The response is sent when the rebalance has its
     members. Without a `member_id` the response is MEMBER_ID_REQUIRED and names one (KIP-394), except for static members.
 
     `requires_known_member_id`, `supports_skip_assignment`: false for old clients of Kafka's protocol, which do not know that

@@ -112,7 +112,7 @@ class EndTxnRequest(Message):
 
 
 class EndTxnResponse(Message):
-    """The producer's id and epoch for its next transaction; in version 1 as they were."""
+    """The producer's id and epoch for its next transaction; in version 1 they do not change."""
 
     error_code: Int16 = 0
     error_message: Text | None = None

@@ -130,7 +130,7 @@ def corrupt(message: str) -> NoReturn:
 
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`. CORRUPT_MESSAGE unless it is plausible and the whole batch lies in `buf`."""
+    """The header at `pos`. Raises CORRUPT_MESSAGE unless it is plausible and the whole batch lies in `buf`."""
     try:
         fields = HEADER.unpack_from(buf, pos)
     except error:
@@ -152,7 +152,7 @@ _new_header = tuple.__new__
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch. CORRUPT_MESSAGE at an incomplete batch or a header that is not plausible."""
+    """Position and header of each batch. Raises CORRUPT_MESSAGE at an incomplete batch or a header that is not plausible."""
     pos, end = 0, len(buf)
     while pos < end:
         header = read_header(buf, pos)
@@ -168,7 +168,7 @@ def compute_crc(buf: Buffer, pos: int, size: int) -> int:
 def record_bytes(buf: Buffer, pos: int, header: BatchHeader, size_max: int = RECORDS_BYTES_MAX) -> bytes:
     """The records of the batch at `pos` as they are encoded, decompressed if it is compressed.
 
-    UNSUPPORTED_COMPRESSION_TYPE if the codec is unknown; CannotDecompress (a ValueError)."""
+    Raises UNSUPPORTED_COMPRESSION_TYPE if the codec is unknown; CannotDecompress (a ValueError)."""
     data = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
     codec = header.attributes & COMPRESSION_MASK
     return decompress(codec, data, size_max) if codec else bytes(data)
@@ -220,7 +220,7 @@ def stamp_max_timestamp(buf: bytearray | memoryview, pos: int, size: int, timest
 
 
 def validate_records(buf: Buffer, pos: int, header: BatchHeader) -> None:
-    """INVALID_RECORD unless a producer's batch has one record per offset and room for that many records.
+    """Raise INVALID_RECORD unless a producer's batch has one record per offset and room for that many records.
 
     Only compaction leaves offsets without a record. The records themselves are checked afterwards (`check.py`).
     """

@@ -210,7 +210,7 @@ class BatchBuilder:
         return self._encoded + len(self.values)
 
     def append_value(self, value: bytes) -> int:
-        """Append a plain record with the batch's timestamp, after the first record. Returns its offset delta."""
+        """Append a plain record with the batch's timestamp, which an earlier record must have set. Returns its offset delta."""
         self.values.append(value)
         self.size += len(value) + PLAIN_OVERHEAD_MAX
         return self._encoded + len(self.values) - 1
@@ -287,7 +287,8 @@ class BatchBuilder:
     def build(
         self, *, base_offset: int = 0, leader_epoch: int = -1, codec: Codec = Codec.NONE, level: int | None = None
     ) -> bytes:
-        """The batch. More records may be appended afterwards, and a larger batch built. ValueError if there is no record."""
+        """The batch. More records may be appended afterwards, and a larger batch built. Raises ValueError if there is no
+        record."""
         if self.values:
             self._close_run()
         if not self._encoded:

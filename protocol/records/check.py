@@ -1,4 +1,4 @@
-"""The check of a produced batch's records, which the leader makes before it appends the batch.
+"""The check of a produced batch's records, which the leader does before it appends the batch.
 
 A reader cannot get past a malformed record, so the leader refuses the batch. From an accepted batch, every reader of Kafka's
 format reads exactly `record_count` records, with the offset deltas 0, 1, 2, ... and timestamps of 64 bits. The check builds no
@@ -46,8 +46,8 @@ class RecordTimes(NamedTuple):
 
 
 def check_records(buf: Buffer, pos: int, header: BatchHeader, data: bytes | None = None) -> RecordTimes:
-    """Check the records of the batch at `pos`, whose CRC is right. INVALID_RECORD if they cannot be decompressed, or if one is
-    malformed; UNSUPPORTED_COMPRESSION_TYPE. `data`: its records, if they were decompressed before.
+    """Check the records of the batch at `pos`, whose CRC is right. Raises INVALID_RECORD if they cannot be decompressed, or if
+    one is malformed; UNSUPPORTED_COMPRESSION_TYPE. `data`: its records, if they were decompressed before.
 
     Copies the records, because slices of bytes are several times as fast as slices of a memoryview.
     """
@@ -329,8 +329,8 @@ def _varint_end(data: bytes, at: int) -> int:
 
 
 class _Extents(dict[bytes, tuple[int, int]]):
-    """A record's first two bytes -> how many of them are its length, and where the record ends. KeyError if the length has more
-    bytes."""
+    """A record's first two bytes -> how many of them are its length, and where the record ends. Raises KeyError if the length has
+    more bytes."""
 
     def __missing__(self, start: bytes) -> tuple[int, int]:
         size = 1 if start[0] < 0x80 else 2
@@ -347,7 +347,7 @@ _MIDDLES = [b"\0\0" + index for index in VARINTS]
 
 
 def _read_varint(data: bytes, at: int, size_max: int, what: str) -> tuple[int, int]:
-    """A signed number of at most `size_max` bytes, and the position after it. ValueError if it has more bytes or bits."""
+    """A signed number of at most `size_max` bytes, and the position after it. Raises ValueError if it has more bytes or bits."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1

@@ -44,7 +44,7 @@ LEVELS: Final[dict[Codec, tuple[int, int, int]]] = {Codec.GZIP: (1, 9, 6), Codec
 
 
 class Compression(NamedTuple):
-    """How batches are compressed."""
+    """The codec with which batches are compressed, and its level."""
 
     codec: Codec
     level: int | None = None
@@ -65,14 +65,13 @@ def codec_name(codec: int) -> str:
 
 
 def check_codec(codec: int) -> None:
-    """UNSUPPORTED_COMPRESSION_TYPE unless the number (0 to 7) is one of Kafka's codecs."""
+    """Raise UNSUPPORTED_COMPRESSION_TYPE unless the number (0 to 7) is one of Kafka's codecs."""
     if codec >= len(COMPRESSION_NAMES):
         raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"a batch is compressed with codec {codec_name(codec)}")
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Compress the records of a batch. `level`: see LEVELS; None, and -1 for gzip, is the codec's
-    default."""
+    """Compress the records of a batch. `level`: see LEVELS; None, and -1 for gzip, is the codec's default."""
     if codec in LEVELS and (level is None or (codec is Codec.GZIP and level == -1)):
         level = LEVELS[codec][2]
     return _COMPRESS[codec](data, level)
@@ -81,7 +80,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: int, data: Buffer, size_max: int = RECORDS_BYTES_MAX) -> bytes:
     """Decompress the records of a batch with this codec (1 to 7). Allocates at most `size_max` bytes.
 
-    BrokerError UNSUPPORTED_COMPRESSION_TYPE if the codec is unknown; CannotDecompress, TooLarge.
+    Raises BrokerError UNSUPPORTED_COMPRESSION_TYPE if the codec is unknown; CannotDecompress, TooLarge.
     """
     check_codec(codec)
     name = COMPRESSION_NAMES[codec]
@@ -100,7 +99,7 @@ def _too_large(size_max: int) -> TooLarge:
 # -- gzip, lz4 frames and zstd: streams that do not say how large they become ------------------------------------------
 
 _FULL = "failed to write whole buffer"
-"""How cramjam says that the output is too small. A test fails if a new version says it in other words."""
+"""cramjam's error text for an output buffer that is too small. A test fails if a new version has another text."""
 _FIRST_GUESS, _GROWTH = 16, 8
 _GUESS_MIN = 64 << 10
 
@@ -167,7 +166,7 @@ _unlz4_any = _bounded(cramjam.lz4.decompress_into)
 
 
 def _unlz4(data: Buffer, size_max: int) -> bytes:
-    """As Kafka: frames of linked blocks are refused, because Java's consumers cannot read them."""
+    """Decompress lz4 frames. As in Kafka, a frame of linked blocks is refused, because Java's consumers cannot read it."""
     is_frame = data[:_LZ4_FLAGS_POS] == _LZ4_HEADER[:_LZ4_FLAGS_POS] and len(data) > _LZ4_FLAGS_POS
     if is_frame and not data[_LZ4_FLAGS_POS] & _LZ4_INDEPENDENT:
         raise CannotDecompress("the records are an lz4 frame of linked blocks, which Kafka's clients cannot read")

@@ -1,4 +1,4 @@
-"""Control records: notes of the cluster in a log, in batches with the control bit, which consumers do not see.
+"""Control records: records that the cluster itself writes into a log, in batches with the control bit. Consumers do not see them.
 
     key             version i16 | type i16
     value           by type:
@@ -55,14 +55,14 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class EndTransactionMarker(NamedTuple):
-    """How a transaction ended, and the coordinator that has decided it."""
+    """The end of a transaction, and the epoch of the coordinator that decided it."""
 
     is_commit: bool
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
 
 
 ControlRecord = LeaderChange | SnapshotHeader | SnapshotFooter
-"""Those of the quorum."""
+"""The control records of the quorum."""
 
 _KEY = Struct(">hh")
 _MARKER = Struct(">hi")
@@ -110,7 +110,7 @@ _TYPES: dict[type[ControlRecord], ControlType] = {
 
 
 def decode_control_type(key: bytes | None) -> int:
-    """The type in a control record's key. The caller skips unknown types, as Kafka does. CORRUPT_MESSAGE if the key is too
+    """The type in a control record's key. The caller skips unknown types, as Kafka does. Raises CORRUPT_MESSAGE if the key is too
     short."""
     try:
         return int(_KEY.unpack_from(key or b"")[1])
@@ -119,7 +119,7 @@ def decode_control_type(key: bytes | None) -> int:
 
 
 def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord | EndTransactionMarker | None:
-    """The control record; None for an unknown type. CORRUPT_MESSAGE if it is malformed."""
+    """The control record; None for an unknown type. Raises CORRUPT_MESSAGE if it is malformed."""
     kind, raw = decode_control_type(key), value or b""
     try:
         if kind in (ControlType.ABORT, ControlType.COMMIT):

@@ -1,4 +1,4 @@
-"""Where the records of a batch lie, and their keys: what the log cleaner needs to know of a batch, without its values.
+"""The positions and the keys of a batch's records: all that the log cleaner needs from a batch.
 
 A record is copied as it is encoded or not at all, so nothing else is decoded. Two ways are tried for the records of a batch:
 
@@ -62,7 +62,7 @@ class _Stride:
         self.has_key, self.has_value = key_size >= 0, value_size >= 0
         self._key = f"{key_at}x{key_size}s{self.size - key_at - key_size}x"
         self._unpackers: dict[int, Struct] = {}
-        """Unpack the keys of as many records at once, at most `_TOGETHER`."""
+        """Number of records, at most `_TOGETHER` -> the struct that unpacks the keys of this many records at once."""
 
     def keys(self, data: bytes, pos: int, count: int) -> Iterable[bytes | None]:
         """The keys of `count` records from `pos` on."""
@@ -87,10 +87,10 @@ class LayoutReader:
 
     def __init__(self) -> None:
         self._strides: list[_Stride | None] = [None, None]
-        """The last shape of records whose offset delta has one byte, and two bytes."""
+        """The last shape of records whose offset delta has one byte, and the last of those with two bytes."""
 
     def read(self, buf: Buffer, header: BatchHeader) -> Layout:
-        """The layout of the batch in `buf`, whose checksum is right. CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE."""
+        """The layout of the batch in `buf`, whose checksum is right. Raises CORRUPT_MESSAGE or UNSUPPORTED_COMPRESSION_TYPE."""
         try:
             data = v2.record_bytes(buf, 0, header)
         except CannotDecompress as e:
@@ -222,7 +222,7 @@ def _read_general(layout: Layout, header: BatchHeader) -> Layout:
 
 
 def _with_gaps(first: int, deltas: list[int], header: BatchHeader) -> list[int] | None:
-    """The offset deltas of all records, of which the first ones have none that is missing; None if none is missing at all."""
+    """The offset deltas of all records: `deltas`, after the first ones, which have no gap. None if there is no gap at all."""
     if deltas == list(range(first, header.record_count)):
         return None
     deltas = [*range(first), *deltas]

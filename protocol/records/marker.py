@@ -10,7 +10,7 @@ transaction.
     value                version i16 = 0 | coordinator epoch i32
 
 A marker takes one offset, and consumers do not see it. The coordinator epoch is the leader epoch of the coordinator's partition:
-a log refuses markers of a coordinator that was replaced. Of an old marker the cleaner may leave the header without the record;
+a log refuses markers of a coordinator that was replaced. The cleaner may remove the record of an old marker and leave the header;
 such a batch ends nothing, because the records of its transaction are gone.
 """
 

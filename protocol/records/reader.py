@@ -46,8 +46,8 @@ class Record(msgspec.Struct, gc=False, frozen=True, array_like=True):
 
 
 class Columns(NamedTuple):
-    """The records of a batch by column; all columns have one length. A column that is None has the same value in every row (see
-    each)."""
+    """The records of a batch by column; all columns have one length. A column that is None has the same value in every row, which
+    its description names."""
 
     base_offset: int
     base_timestamp: int
@@ -97,7 +97,7 @@ class Columns(NamedTuple):
 
 
 def decode_columns(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool = True) -> Columns:
-    """The records of the batch at `pos`, by column. CORRUPT_MESSAGE if it is damaged, UNSUPPORTED_COMPRESSION_TYPE if its
+    """The records of the batch at `pos`, by column. Raises CORRUPT_MESSAGE if it is damaged, UNSUPPORTED_COMPRESSION_TYPE if its
     codec is unknown."""
     if check_crc and not v2.check_crc(buf, pos, header.size):
         corrupt(f"the batch at offset {header.base_offset} fails its checksum")
@@ -175,7 +175,7 @@ class _PlainFrames(dict[bytes, _FrameOfPlain | None]):
 
 
 PLAIN_FRAMES_1, PLAIN_FRAMES_2 = _PlainFrames(1), _PlainFrames(2)
-"""Layouts of records whose offset delta has one byte, and two bytes; at most 16,384 entries each."""
+"""Layouts of records whose offset delta has one byte, and two bytes; at most about 65,800 entries each, None included."""
 
 
 class _Shape(NamedTuple):

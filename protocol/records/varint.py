@@ -33,7 +33,8 @@ def varint_size(n: int) -> int:
 
 
 def decode_varint(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """The number at `pos` and the position after it. IndexError beyond the end of `buf`, ValueError for more than ten bytes."""
+    """The number at `pos` and the position after it. Raises IndexError beyond the end of `buf`, ValueError for more than ten
+    bytes."""
     z = shift = 0
     while True:
         byte = buf[pos]

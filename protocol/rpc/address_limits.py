@@ -1,4 +1,4 @@
-"""How many connections an address may have, and how fast it may open them. One instance for all listeners of a node.
+"""Limits how many connections an address may have, and how fast it may open them. The listeners of a node share one instance.
 
 Above `max.connections.per.ip` a connection is closed. Above a rate, connections are accepted, but their first request waits until
 the rate permits it: a client that connects too often becomes slow, and not unable to work. Only a flood that would have to wait
@@ -25,7 +25,8 @@ class CreationRate:
         self._bucket = TokenBucket(rate, now, burst_s=WINDOW_S, first_s=1.0, debt_s=WINDOW_S)
 
     def wait_s(self, now: float) -> float | None:
-        """How long a connection that is made now has to wait; None: it must be refused, because too many wait already."""
+        """Count a connection that is opened now, and return how many seconds it has to wait. None if it must be refused, because
+        too many wait already; then it does not count."""
         if self._bucket.wait_s(now) >= WINDOW_S - 1 / self._bucket.rate:
             return None
         self._bucket.spend(1.0, now)
@@ -51,7 +52,7 @@ class AddressLimits:
         self._rates: dict[str, CreationRate] = {}
 
     def use_rates(self, rate_of: Callable[[str], float | None] | None) -> None:
-        """Take over changed quotas: `rate_of` returns the connections per second of an address. None: no address has a limit."""
+        """Use changed quotas: `rate_of` returns the connections per second of an address. None: no address has a limit."""
         self._rate_of = rate_of
         self._rates.clear()
 
@@ -68,7 +69,7 @@ class AddressLimits:
             self.refused += 1
             return 0.0, f"{host} has {limit} connections already (max.connections.per.ip)"
         longest_s = 0.0
-        for rate in (self._rate(host, now), of_listener):  # the address first: what it may not open spends nothing of the others
+        for rate in (self._rate(host, now), of_listener):  # the address first: if it is refused, the listener's rate is not used
             wait_s = 0.0 if rate is None else rate.wait_s(now)
             if wait_s is None:
                 self.refused += 1
@@ -96,6 +97,6 @@ class AddressLimits:
             del self._counts[host]
 
     def sweep(self, now: float) -> None:
-        """Forget the rates of addresses that have no connection and whose next one would not have to wait."""
+        """Drop the rates of addresses that have no connection and whose next one would not have to wait."""
         for host in [host for host, rate in self._rates.items() if host not in self._counts and rate.is_idle(now)]:
             del self._rates[host]

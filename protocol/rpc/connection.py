@@ -55,10 +55,10 @@ class _Pending(msgspec.Struct, eq=False):
     sent_at: float
     deadline: float
     silence_s: float = 0.0
-    """For a timeout of silence: how long after the last sign of life the deadline lies. 0 for a fixed deadline."""
+    """For a timeout of silence, the time from the last sign of life to the deadline; 0 for a fixed deadline."""
     acknowledged: int | None = None
     """How many bytes the peer's kernel had acknowledged at the last check; more counts as a sign of life. None if no other
-    request was in flight before this one, so that acknowledgements are not looked at."""
+    request was in flight before this one: then acknowledgements do not count."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -134,10 +134,10 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Connection:
         """Open a connection; TLS and SASL are finished when it returns.
 
-        BrokerError NETWORK_EXCEPTION if that fails; its cause is the system's error (`ConnectionRefusedError`: every address of
-        the host refused). SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM if the server rejects the login.
-        UsageError if a file of `security` cannot be used. `on_lost` is called once when the connection ends, after the callbacks
-        of all pending requests. Its second argument is the reason, or None if `close` was called."""
+        Raises BrokerError NETWORK_EXCEPTION if that fails; its cause is the system's error (`ConnectionRefusedError`: every
+        address of the host refused). The code is SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM if the server rejects
+        the login. Raises UsageError if a file of `security` cannot be used. `on_lost` is called once when the connection ends,
+        after the callbacks of all pending requests. Its second argument is the reason, or None if `close` was called."""
 
         def new() -> Connection:
             return cls(host, port, client_id, request_timeout_ms, max_response_bytes)

@@ -33,10 +33,10 @@ _lookups: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lookups] = WeakKeyDictio
 
 
 async def dial(make: Callable[[], P], host: str, port: int, *, drop: Callable[[P], None], tls: ssl.SSLContext | None = None) -> P:
-    """Connect to the host and return the protocol that `make` made; with `tls`, after the handshake.
+    """Connect to the host and return the protocol that `make` created; with `tls`, after the handshake.
 
-    OSError if that fails: `gaierror` if the name cannot be resolved, `ConnectionRefusedError` if every address refused, else
-    another error of one of the addresses. `drop` closes a connection that was established after another one."""
+    Raises OSError if that fails: `gaierror` if the name cannot be resolved, `ConnectionRefusedError` if every address refused,
+    else another error of one of the addresses. `drop` closes a connection that was established after another one."""
     addresses = await resolve(host)
     if len(addresses) == 1:
         return await _attempt(make, addresses[0], port, host, tls)
@@ -57,7 +57,7 @@ def is_unreachable(error: BaseException | None) -> bool:
 
 
 async def resolve(host: str) -> list[str]:
-    """The host's addresses, each once, in the system's order. OSError if it cannot be resolved."""
+    """The host's addresses, each once, in the system's order. Raises OSError if it cannot be resolved."""
     if _is_address(host):
         return [host]
     loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ def _is_address(host: str) -> bool:
 def _on_looked_up(lookups: _Lookups, host: str, done: asyncio.Task[list[str]]) -> None:
     del lookups[host]
     if not done.cancelled():
-        done.exception()  # Marks it as retrieved: perhaps no connection waits for it any more.
+        done.exception()  # This marks the error as retrieved, because perhaps no connection waits for the look-up any longer.
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------

@@ -117,7 +117,8 @@ class FrameReader:
         self._head = b""
 
     def next_frame(self) -> bytearray | None:
-        """The next complete frame, without its length field; None if there is none. `PeerError` if a length is out of bounds."""
+        """The next complete frame, without its length field; None if there is none. Raises `PeerError` if a length is out of
+        bounds."""
         if self._frame is not None:
             if self._filled < self._length:
                 return None

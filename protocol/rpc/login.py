@@ -1,6 +1,6 @@
 """The login of an outgoing connection: TLS and SASL, before `Connection.connect` returns it, and again before the session ends.
 
-A re-authentication (KIP-368) happens between two requests: the connection keeps back the requests that are sent meanwhile, so its
+A re-authentication (KIP-368) happens between two requests: the connection holds back the requests that are sent meanwhile, so its
 user does not notice it. If it fails, the connection is closed with the reason.
 """
 
@@ -64,7 +64,7 @@ class Login:
         if self._security.security_protocol.startswith("SASL_"):
             self._schedule(await self._authenticate())
             return
-        try:  # With TLS 1.3 a server rejects a client's certificate after the client has finished its handshake.
+        try:  # With TLS 1.3 a server may reject a client's certificate after the client's handshake; the first request shows it.
             await self._connection.request_ahead(API_VERSIONS, ApiVersionsRequest("strandline", ""))
         except BrokerError as e:
             raise self._closed_early(e) from e.__cause__
@@ -163,7 +163,7 @@ class Login:
 
 
 def tls_of(security: ClientSecurity) -> ssl.SSLContext | None:
-    """The TLS context of outgoing connections; None for SASL_PLAINTEXT. UsageError if a file cannot be used."""
+    """The TLS context of outgoing connections; None for SASL_PLAINTEXT. Raises UsageError if a file cannot be used."""
     if security.security_protocol == "SASL_PLAINTEXT":
         return None
     from strandline.protocol.security.tls import client_context

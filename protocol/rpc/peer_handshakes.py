@@ -1,4 +1,4 @@
-"""The handshakes of a starting node with its peers, repeated until the node has learned enough.
+"""The handshakes of a starting node with its peers, repeated until the node knows enough.
 
 A starting node may not know yet which cluster it belongs to, or whether its peers are up. It sends the handshake
 (ApiVersions) to each peer, which every process answers from its first moment on, and passes each answer to the caller. A peer
@@ -71,7 +71,7 @@ class PeerHandshakes:
         self._security = security
         self._role = role
         self._purpose = purpose
-        """What the node waits for, as the log line words it."""
+        """The words of the log line for what the node waits for."""
         self._on_answer = on_answer
         self._untried = {peer.id for peer in peers} if ask_all else set()
 

@@ -1,12 +1,12 @@
 """The bytes of requests that a node holds, over all its connections (`queued.max.request.bytes`).
 
 A request counts with its whole length from the beginning of its frame until it is answered. While the limit is reached, further
-Produce requests wait: a small one is not passed to its handler, and of a large one no more is read. They go on in the order in
-which they came, as requests are answered. One Produce request may exceed the limit, so that a request larger than it is served,
-too.
+Produce requests wait: a small one is not passed to its handler, and no more is read of a large one. They continue in the order in
+which they arrived, as requests are answered. One Produce request may exceed the limit, so that a request larger than the limit is
+served, too.
 
-Other requests count, but do not wait. They are small, and most are answered at once; and the fetches of followers are what
-produce requests with acks=all wait for, so they must not wait for those.
+Other requests count, but do not wait. They are small, and most are answered at once. And fetches of followers must not wait for
+Produce requests, because a Produce request with acks=all waits for these fetches.
 
 A node without the limit uses `ServerConnection` instead of `BoundedConnection`.
 """

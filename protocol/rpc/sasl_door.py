@@ -67,7 +67,7 @@ class SaslDoor:
         self._unauthenticated = unauthenticated
         self._bad_peers = bad_peers
         self._logins: dict[int, _Login] = {}
-        """By connection id, of every open connection."""
+        """Connection id -> the authentication of each open connection."""
         self.handlers: Mapping[int, Handler] = {SASL_HANDSHAKE: self._on_handshake, SASL_AUTHENTICATE: self._on_authenticate}
         """The server serves them on authenticated connections, too, which may authenticate again."""
         self._before = {API_VERSIONS: on_api_versions, **self.handlers}
@@ -80,7 +80,7 @@ class SaslDoor:
         self._begin(connection, login, loop)
 
     def on_lost(self, connection: ServerConnection) -> None:
-        """Forget a closed connection."""
+        """Drop the authentication of a closed connection."""
         login = self._logins.pop(connection.id, None)
         if login is not None:
             login.set_timer(None)
@@ -201,14 +201,15 @@ _BEFORE = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
 
 def decode_before_authentication(frame: bytearray) -> frames.Request[Any]:
-    """Decode a request of a connection that is not authenticated. PeerError if it is none of the three that are accepted."""
+    """Decode a request of a connection that is not authenticated. Raises PeerError if it is none of the three that are
+    accepted."""
     if len(frame) >= 2 and frame[1] in _BEFORE:  # Byte 1 of a request's frame is the API key (`frames.py`).
         return frames.decode_request(frame)
     raise PeerError(f"it sent {_named(frame)} before it was authenticated")
 
 
 def decode_after_expiry(frame: bytearray) -> frames.Request[Any]:
-    """Decode a request of a connection whose session has expired. PeerError if it is not SaslHandshake."""
+    """Decode a request of a connection whose session has expired. Raises PeerError if it is not SaslHandshake."""
     if len(frame) >= 2 and frame[1] == SASL_HANDSHAKE:
         return frames.decode_request(frame)
     raise PeerError(f"it sent {_named(frame)} after its session had expired")

@@ -2,7 +2,7 @@
 
 A handler is a plain function. The connection calls it with a `ServerRequest` as soon as the frame is complete, in order of
 arrival, and the handler answers the request once, at once or later: a parked fetch does not delay the requests after it. No
-task, future or copy is made per request. For rare and slow APIs a handler may be a coroutine function; it runs as a task.
+task, future or copy is created per request. For rare and slow APIs a handler may be a coroutine function; it runs as a task.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Server:
         self.addresses = addresses or AddressLimits()
         self.memory = memory
         self._creation_rate: CreationRate | None = None
-        """None: connections are served as soon as they are made."""
+        """None: connections are served as soon as they are opened."""
         self.on_connection_lost = on_connection_lost
         self.connections: dict[int, ServerConnection] = {}
         """By connection id. Ids are never reused."""
@@ -122,7 +122,7 @@ class Server:
         """Shared with the broker's `ActionQueue`, so that responses to parked requests leave in the same iteration."""
 
     async def start(self, host: str, port: int) -> int:
-        """Listen and accept connections. Returns the bound port (`port` may be 0). UsageError if the address is taken."""
+        """Listen and accept connections. Returns the bound port (`port` may be 0). Raises UsageError if the address is taken."""
         bound = await self.bind(host, port)
         await self.serve()
         return bound
@@ -130,7 +130,8 @@ class Server:
     async def bind(self, host: str, port: int) -> int:
         """Bind the address without accepting connections; `serve` accepts them. Returns the bound port.
 
-        A node binds first, so that it has changed nothing else if the address is taken. UsageError then."""
+        A node binds first, so that it has changed nothing else if the address is taken. Raises UsageError if the address cannot
+        be bound."""
         self.loop = asyncio.get_running_loop()
         self.end_of_iteration = self.end_of_iteration or EndOfIteration(self.loop.call_soon)
         self._connections_max = self.limits.connections_max(open_files_max())
@@ -154,8 +155,8 @@ class Server:
         self._creation_rate = None if per_second is None else CreationRate(per_second, self.loop.time())
 
     async def serve(self) -> None:
-        """Accept connections on the address of `bind`. UsageError if another process accepts them there since then: several can
-        bind an address while none accepts connections."""
+        """Accept connections on the address of `bind`. Raises UsageError if another process has begun to accept them there:
+        several processes can bind an address while none accepts connections."""
         assert self._listener is not None
         try:
             await start_serving(self._listener)
@@ -218,7 +219,7 @@ class Server:
 
     def admit(self, connection: ServerConnection) -> bool:
         """Register a new connection; False if the server stops, or it or the peer's address has too many connections. A
-        connection that comes too fast is muted at first."""
+        connection above the creation rate is muted at first."""
         if self.is_stopping or not self.has_room(connection.peer):
             return False
         now = self.loop.time()
@@ -250,7 +251,7 @@ class Server:
         return True
 
     def on_lost(self, connection: ServerConnection) -> None:
-        """A connection is closed: forget it, and call `on_connection_lost` if it had been admitted."""
+        """Remove a connection that is closed, and call `on_connection_lost` if it had been admitted."""
         was_admitted = self.connections.pop(connection.id, None) is not None
         self.unauthenticated.discard(connection.id)
         if self._sasl_door is not None:

@@ -504,7 +504,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _resume(self) -> None:
         self._is_resume_scheduled = False
         if self.closed or self.server.is_stopping or self._is_peer_slow or self._in_flight_bytes >= HELD:
-            return  # Whatever holds it up calls `_maybe_resume` later.
+            return  # When this obstacle ends, `_maybe_resume` is called again.
         self._is_reading = True
         self.last_received_at = self._loop.time()
         self._free_at = self.stopwatch()
@@ -522,7 +522,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return frames.encode_refusal(request.correlation_id, code, message)
 
     def encode_nothing(self, request: ServerRequest) -> list[Buffer]:
-        """What is sent for a request that gets no response."""
+        """The bytes to send for a request that gets no response."""
         return []
 
     def on_answer(self, size: int, buffers: list[Buffer]) -> None:

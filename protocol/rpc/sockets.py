@@ -46,8 +46,8 @@ def tune_socket(transport: asyncio.BaseTransport) -> None:
 
 
 def acknowledged_bytes(transport: asyncio.BaseTransport) -> int:
-    """Return how many sent bytes the peer's kernel has acknowledged (TCP_INFO, `tcpi_bytes_acked`); 0 if the system lacks
-    this."""
+    """Return how many sent bytes the peer's kernel has acknowledged (TCP_INFO, `tcpi_bytes_acked`); 0 if the system does not
+    report it."""
     sock: Any = transport.get_extra_info("socket")
     if sock is None or not hasattr(socket, "TCP_INFO") or sys.platform != "linux":
         return 0
@@ -83,7 +83,7 @@ def describe_os_error(e: Exception) -> str:
 
 
 def describe_connect_error(host: str, port: int, e: Exception) -> str:
-    """Why a connection attempt failed. Tells a name that cannot be resolved from a host that does not accept connections."""
+    """Why a connection attempt failed: the name cannot be resolved, or the host does not accept the connection."""
     if isinstance(e, (socket.gaierror, UnicodeError)):
         return f"cannot resolve {host}:{port} ({describe_os_error(e)})"
     return f"could not connect to {host}:{port}: {describe_os_error(e)}"
@@ -97,7 +97,7 @@ def describe_bind_error(host: str, port: int, e: OSError) -> str:
 
 
 async def start_serving(listener: asyncio.Server) -> None:
-    """Accept connections on a bound address. OSError if another process accepts them there.
+    """Accept connections on a bound address. Raises OSError if another process accepts them there.
 
     uvloop hides this error: it closes the socket, and its `start_serving` returns as if all were well. The socket has no
     descriptor then."""

@@ -83,8 +83,8 @@ class TlsDoor(asyncio.BufferedProtocol):
             name=f"TLS handshake with {self._peer}",
         )
         self._handshake.add_done_callback(self._on_handshake)
-        # The task's first step schedules two callbacks: the beginning of the TLS protocol, and that reading goes on. `_pass_on`
-        # is scheduled behind them, in the same iteration.
+        # The task's first step schedules two callbacks: one begins the TLS protocol, and one resumes reading. `_pass_on` is
+        # scheduled after them, in the same iteration.
         server.loop.call_soon(server.loop.call_soon, self._pass_on)
 
     def get_buffer(self, sizehint: int) -> memoryview:

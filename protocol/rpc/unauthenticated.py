@@ -1,6 +1,6 @@
 """Bounds the connections that are in a TLS handshake or in an unfinished authentication.
 
-They belong to strangers, so their number has a limit of its own: it leaves room for the connections of users. One host may have
+Their peers are unknown, so their number has a limit of its own, which leaves room for the connections of users. One host may have
 half of it, so that a flood from one address does not lock out the others.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Unauthenticated:
-    """The hosts of such connections, by connection id."""
+    """The hosts of the connections that are not authenticated yet, by connection id."""
 
     def __init__(self, total_max: int) -> None:
         self._total_max = total_max
@@ -32,7 +32,7 @@ class Unauthenticated:
         return None
 
     def discard(self, connection_id: int) -> None:
-        """Forget a connection that is authenticated, or closed. Does nothing if it was not counted."""
+        """Stop counting a connection that is authenticated, or closed. Does nothing if it was not counted."""
         host = self._hosts.pop(connection_id, None)
         if host is None:
             return

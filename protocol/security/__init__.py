@@ -1,1 +1,1 @@
-"""Who a peer is: principals, TLS, and SASL, for both ends of a connection."""
+"""The identity of peers: principals, TLS, and SASL, for both ends of a connection."""

@@ -60,8 +60,8 @@ _PEM_MARK = b"-----BEGIN "
 
 
 def read_file(path: str) -> dict[str, str]:
-    """The keys and values of a client's properties file. UsageError if it cannot be read; a warning is logged if other users of
-    the machine may read a secret in it."""
+    """The keys and values of a client's properties file. Raises UsageError if it cannot be read; a warning is logged if other
+    users of the machine may read a secret in it."""
     properties = read_properties(path)
     if may_be_read_by_others(path, properties):
         logger.warning("client_config.exposed", path=path)
@@ -69,8 +69,8 @@ def read_file(path: str) -> dict[str, str]:
 
 
 def settings_of_file(properties: Mapping[str, str], path: str) -> dict[str, Any]:
-    """The arguments of `ClientSecurity` from the properties of this file, as `settings_of` returns them. UsageError also if a
-    file that they name is not a readable PEM file."""
+    """The arguments of `ClientSecurity` from the properties of this file, as `settings_of` returns them. Raises UsageError also
+    if a file that they name is not a readable PEM file."""
     settings = settings_of(properties, os.path.dirname(path))
     _check_readable(settings)
     return settings
@@ -83,7 +83,7 @@ def may_be_read_by_others(path: str, properties: Mapping[str, str]) -> bool:
 
 def settings_of(properties: Mapping[str, str], folder: str = "") -> dict[str, Any]:
     """The arguments of `ClientSecurity`. Keys that are not in `NAMES` are ignored. `folder`: where relative paths begin.
-    UsageError if a value cannot be used."""
+    Raises UsageError if a value cannot be used."""
     given = {key: value.strip() for key, value in properties.items() if key in NAMES and isinstance(value, str)}
     settings: dict[str, Any] = {PLAIN_NAMES[key]: value for key, value in given.items() if key in PLAIN_NAMES and value}
     if "security_protocol" in settings:
@@ -105,7 +105,7 @@ def settings_of(properties: Mapping[str, str], folder: str = "") -> dict[str, An
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """The keys and values of a properties file. UsageError if it cannot be read."""
+    """The keys and values of a properties file. Raises UsageError if it cannot be read."""
     try:
         return dict(_entries(_content(path).decode()))
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""How a client authenticates a server, and itself to it: the settings, by aiokafka's names.
+"""The settings by which a client authenticates a server, and itself to the server, with aiokafka's names.
 
 A program writes `ClientSecurity(security_protocol="SASL_SSL", ...)`, or reads Kafka's client properties with
 `ClientSecurity.from_file("client.properties")`, so that one file serves Kafka's tools and this package
@@ -27,8 +27,8 @@ _OF_SASL = ("sasl_plain_username", "sasl_plain_password", "sasl_oauth_token_prov
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """The security settings of outgoing connections: those of a client, and those of a node to other nodes. UsageError if they
-    contradict each other."""
+    """The security settings of outgoing connections: those of a client, and those of a node to other nodes. Raises UsageError if
+    they contradict each other."""
 
     security_protocol: str = "PLAINTEXT"
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
@@ -66,14 +66,14 @@ class ClientSecurity:
 
     @classmethod
     def from_file(cls, path: str) -> ClientSecurity:
-        """The settings of a file of Kafka's client properties: `security.protocol`, `sasl.jaas.config`,
-        `ssl.truststore.location` and so on. Other keys are ignored. UsageError, in one sentence, if the file cannot be read or a
-        value cannot be used; a warning is logged if other users of the machine may read a secret in it."""
+        """The settings of a file of Kafka's client properties: `security.protocol`, `sasl.jaas.config`, `ssl.truststore.location`
+        and so on. Other keys are ignored. Raises UsageError, in one sentence, if the file cannot be read or a value cannot be
+        used; a warning is logged if other users of the machine may read a secret in it."""
         return security_of(read_file(path), path)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ClientSecurity:
-        """The settings of Kafka's client properties. Other keys are ignored. UsageError if a value cannot be used."""
+        """The settings of Kafka's client properties. Other keys are ignored. Raises UsageError if a value cannot be used."""
         return cls(**settings_of(properties))
 
 
@@ -86,7 +86,7 @@ def security_of(properties: Mapping[str, str], path: str) -> ClientSecurity:
 
 
 def check(settings: ClientSecurity) -> None:
-    """UsageError if settings are unknown, missing, or contradict each other. None of its texts contains a secret."""
+    """Raise UsageError if settings are unknown, missing, or contradict each other. None of its texts contains a secret."""
     protocol = settings.security_protocol
     if protocol not in PROTOCOLS:
         raise UsageError(f"security_protocol must be {_either(PROTOCOLS)}, not {protocol!r}")
@@ -128,7 +128,7 @@ NO_SECURITY = ClientSecurity()
 """Plaintext connections, without authentication."""
 
 SecurityOf = Callable[[str], ClientSecurity]
-"""Returns how to connect to a listener of this name on another node."""
+"""Returns the security of connections to a listener of this name on another node."""
 
 
 def without_security(listener_name: str) -> ClientSecurity:

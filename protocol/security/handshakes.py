@@ -23,7 +23,7 @@ _IGNORED_BYTES_MAX = 256 * 1024
 
 
 def handshake_context(context: ssl.SSLContext, on_refused: OnRefused) -> ssl.SSLContext:
-    """Return what stands for `context` in one `start_tls`. The `sslobject_class` of `context` must be `ServerHandshake`."""
+    """Return an object that stands in for `context` in one `start_tls`. `context` must have `sslobject_class` ServerHandshake."""
     return cast(ssl.SSLContext, _OneHandshake(context, on_refused))
 
 
@@ -37,7 +37,7 @@ class ServerHandshake(ssl.SSLObject):
     _outgoing: ssl.MemoryBIO | None = None
 
     def watch(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, on_refused: OnRefused) -> None:
-        """Set the buffers of the handshake, and what is called if it fails."""
+        """Set the buffers of the handshake, and the function to call if it fails."""
         self._incoming, self._outgoing, self._on_refused = incoming, outgoing, on_refused
 
     def do_handshake(self) -> None:
@@ -50,7 +50,7 @@ class ServerHandshake(ssl.SSLObject):
             raise
         except ssl.SSLError as e:
             if self._on_refused is None or self._outgoing is None or not self._outgoing.pending:
-                raise  # Without an alert: the client sent one itself, or it does not speak TLS.
+                raise  # There is no alert to send: the client sent one itself, or it does not speak TLS.
             self._ignored = 0
             self._on_refused(e)
             self._ignore()

@@ -1,9 +1,9 @@
 """The keys with which tokens are checked: a JSON Web Key Set (RFC 7517) from a file or a configured URL.
 
-The set is read again after `refresh_ms`, and when a token names an unknown key, because the authority may have new keys. It is
-read at most once per `retry_ms`, so that invented key ids cause no load. If reading fails, the known keys stay in use. Keys are
-read in the thread of an authentication, never in that of the event loop. The URL comes from the configuration, never from a
-client (CVE-2025-27817).
+The set is read again after `refresh_ms`, and when a token names an unknown key, because the authority may have new keys. Unknown
+keys cause at most one read per `retry_ms`, so that invented key ids cause no load. If reading fails, the known keys stay in use.
+Keys are read in the thread of an authentication, never in that of the event loop. The URL comes from the configuration, never
+from a client (CVE-2025-27817).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFRESH_MS, RETRY_MS = 3_600_000, 30_000
 _SIZE_MAX = 1024 * 1024
 _TIMEOUT_S = 10.0
 ASYMMETRIC = {"RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "EC": ("ES256", "ES384", "ES512"), "OKP": ("EdDSA",)}
-"""By type of key, the algorithms that it may verify. Symmetric keys and `none` are missing on purpose: a symmetric key that
+"""Type of key -> the algorithms that it may verify. Symmetric keys and `none` are missing on purpose: a symmetric key that
 verifies tokens also signs them."""
 
 
@@ -41,7 +41,7 @@ class Jwks:
         self._lock = threading.Lock()
 
     def load(self) -> None:
-        """Read the keys. UsageError if that fails: a node calls it at its start."""
+        """Read the keys; a node calls this at its start. Raises UsageError if that fails."""
         with self._lock:
             self._read_at_ms = self._now_ms()
             try:
@@ -78,7 +78,7 @@ class Jwks:
 
 
 def parse_keys(text: str) -> list[Any]:
-    """The asymmetric keys of a key set. UsageError if there are none."""
+    """The asymmetric keys of a key set. Raises UsageError if there are none."""
     import jwt
 
     try:
@@ -92,7 +92,8 @@ def parse_keys(text: str) -> list[Any]:
 
 
 def reader_of(location: str) -> Callable[[], str]:
-    """A function that reads a path, a `file:` URL or an `https:` URL (`http:` on loopback only). UsageError for any other URL."""
+    """A function that reads a path, a `file:` URL or an `https:` URL (`http:` on loopback only). Raises UsageError for any other
+    URL."""
     url = urlsplit(location)
     is_loopback = url.hostname in ("localhost", "127.0.0.1", "::1")
     if url.scheme == "https" or (url.scheme == "http" and is_loopback):

@@ -1,4 +1,4 @@
-"""How a listener authenticates its peers: the security protocol, TLS, the SASL mechanisms, and the limits before that."""
+"""How a listener authenticates its peers: the security protocol, TLS, the SASL mechanisms, and the limits until then."""
 
 from __future__ import annotations
 

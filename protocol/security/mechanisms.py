@@ -1,6 +1,6 @@
 """The interface of SASL mechanisms: the server's and the client's side of an exchange.
 
-An exchange is a plain object that is made for one authentication. It takes the peer's message and returns the next one. The
+An exchange is a plain object that is created for one authentication. It takes the peer's message and returns the next one. The
 mechanisms are in `scram.py`, `plain.py` and `oauthbearer.py`.
 """
 
@@ -16,7 +16,7 @@ SCRAM_256, SCRAM_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 MECHANISMS = (SCRAM_256, SCRAM_512, PLAIN, OAUTHBEARER)
 
 RandomBytes = Callable[[int], bytes]
-"""Returns so many unpredictable bytes: `os.urandom`, or a seeded generator in a simulation."""
+"""Returns this many unpredictable bytes: `os.urandom`, or a seeded generator in a simulation."""
 
 
 class AuthenticationError(StrandlineError):

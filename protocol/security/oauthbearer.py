@@ -52,13 +52,13 @@ class VerifiedToken:
 
 
 class TokenVerifier:
-    """Checks tokens. It may read keys, so it is called in a thread of its own."""
+    """Checks tokens. It may read keys, so it is not called in the thread of the event loop."""
 
     def __init__(self, jwks: Jwks, rules: TokenRules, now_ms: Callable[[], int]) -> None:
         self._jwks, self._rules, self._now_ms = jwks, rules, now_ms
 
     def verify(self, token: str) -> VerifiedToken:
-        """Return the user of the token. Raises AuthenticationError."""
+        """Return the user and the remaining lifetime of a valid token. Raises AuthenticationError for others."""
         claims = self._claims(token)
         expires_at_ms = self._check_times(claims)
         self._check_scope(claims)
@@ -198,7 +198,7 @@ class BearerClientExchange:
     """The client's side of one exchange."""
 
     def __init__(self, token: str) -> None:
-        """UsageError if the token does not look like one. The text never contains the token."""
+        """Raises UsageError if the token does not look like one. The text never contains the token."""
         if not _TOKEN.fullmatch(token):
             raise UsageError("sasl_oauth_token_provider did not return a token: a JWT has three parts, separated by dots")
         self.is_complete = False

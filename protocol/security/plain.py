@@ -1,4 +1,4 @@
-"""SASL/PLAIN (RFC 4616): the client sends its password. Only for listeners with TLS.
+"""SASL/PLAIN (RFC 4616): the client sends its password. Only for listeners with TLS, or on loopback.
 
     message := [authorization id] NUL user NUL password
 

@@ -4,7 +4,7 @@
     rule  := "DEFAULT" | "RULE:" pattern "/" replacement "/" [ "L" | "U" ]
 
 The first rule whose pattern matches the whole name decides: `DEFAULT` takes the name as it is, `RULE` the replacement, in which
-`$1` is the first group, in lower (L) or upper (U) case if it says so. A `/` within a pattern is written as `\\/`. As in Kafka,
+`$1` is the first group, in lower (L) or upper (U) case if it ends so. A `/` within a pattern is written as `\\/`. As in Kafka,
 the connection is refused if no rule matches the name.
 """
 
@@ -33,7 +33,7 @@ class PrincipalMapping:
     """The rules, in order."""
 
     def __init__(self, rules: str = "DEFAULT") -> None:
-        """UsageError if the rules cannot be parsed."""
+        """Raises UsageError if the rules cannot be parsed."""
         self._rules = _parse(rules)
 
     def name_of(self, distinguished_name: str) -> str:

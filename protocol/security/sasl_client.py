@@ -11,7 +11,7 @@ REAUTH_PART_MIN, REAUTH_PART_MAX = 0.85, 0.95
 
 
 async def new_client_exchange(security: ClientSecurity) -> ClientExchange:
-    """The exchange of one authentication. UsageError if a setting is missing."""
+    """The exchange of one authentication. Raises UsageError if a setting is missing."""
     mechanism = security.sasl_mechanism
     if mechanism == OAUTHBEARER:
         return await _bearer_exchange(security)

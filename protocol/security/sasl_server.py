@@ -9,7 +9,7 @@ A re-authentication has the mechanism and the principal of the first authenticat
 Kafka, so that a client does not keep the server busy with it; in a session that is shorter than two seconds, after half of it.
 A session with a lifetime ends at `expires_at`. After that, the connection accepts SaslHandshake only.
 
-`SaslFailure` has two texts: one for the peer, which does not tell whether the user exists, and the reason, for the log.
+`SaslFailure` has two texts: one for the peer, which does not show whether the user exists, and the reason, for the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REAUTH_INTERVAL_S_MIN = 1.0
 
 
 class SaslState(Enum):
-    """Where the connection is in its authentication."""
+    """The state of a connection's authentication."""
 
     INITIAL = auto()
     EXCHANGE = auto()

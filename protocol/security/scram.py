@@ -37,7 +37,7 @@ MESSAGE_BYTES_MAX = 4096
 ITERATIONS_MAX = 100_000
 """A client computes this many iterations in less than a tenth of a second."""
 ITERATIONS_USUAL = 8192
-"""Those of the credentials that our tools make, and of users that do not exist."""
+"""The iterations of the credentials that our tools create, and of users that do not exist."""
 SALT_BYTES, SALT_BYTES_MIN = 24, 12
 _NONCE_BYTES = 24
 _HASHES = {SCRAM_256: "sha256", SCRAM_512: "sha512"}
@@ -45,7 +45,7 @@ _HASHES = {SCRAM_256: "sha256", SCRAM_512: "sha512"}
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What the server keeps of a password (RFC 5802, 3). It checks logins, and is not enough to log in."""
+    """The values that the server keeps in place of a password (RFC 5802, 3). They check logins, and are not enough to log in."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -54,15 +54,15 @@ class ScramCredential:
 
 
 LookUp = Callable[[str, str], ScramCredential | None]
-"""(user, mechanism name) -> the user's credential."""
+"""(user, mechanism name) -> the user's credential; None if there is none."""
 
 
 # -- credentials ------------------------------------------------------------------------------------------------------
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Hi(SASLprep(password), salt, iterations) of RFC 5802. It is as secret as the password. UsageError if the password has
-    characters that SASLprep forbids."""
+    """Hi(SASLprep(password), salt, iterations) of RFC 5802. It is as secret as the password. Raises UsageError if the password
+    has characters that SASLprep forbids."""
     return hashlib.pbkdf2_hmac(_hash_of(mechanism), prepared_password(password), salt, iterations)
 
 
@@ -92,7 +92,7 @@ def is_password_of(mechanism: str, password: str, credential: ScramCredential) -
 
 
 def prepared_password(password: str) -> bytes:
-    """SASLprep(password), as bytes. UsageError if it has characters that SASLprep forbids, or if nothing is left of it."""
+    """SASLprep(password), as bytes. Raises UsageError if it has characters that SASLprep forbids, or if nothing is left of it."""
     prepared = _prepared(password, "the password")
     if not prepared:
         raise UsageError("the password is empty")
@@ -100,8 +100,8 @@ def prepared_password(password: str) -> bytes:
 
 
 def check_name(user: str) -> None:
-    """UsageError if SASLprep changes or rejects the name. Its user could not log in, because the server looks up the prepared
-    name. (Kafka does not prepare names.)"""
+    """Raise UsageError if SASLprep changes or rejects the name. Its user could not log in, because the server looks up the
+    prepared name. (Kafka does not prepare names.)"""
     prepared = _prepared(user, f"the user name {user!r}")
     if user and not prepared:
         raise UsageError(f"nothing is left of the user name {user!r} after SASLprep")

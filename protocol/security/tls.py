@@ -1,8 +1,9 @@
 """TLS contexts of listeners and of clients, and plain words for what goes wrong in a handshake.
 
-TLS 1.2 or newer, without compression and without renegotiation. `ServerTls.context` may be replaced while the listener serves:
-each handshake uses the context of its moment, and open connections keep theirs. A context is built completely before it replaces
-the old one, so files that do not fit together change nothing. Authorities of client certificates are replaced in the same way.
+TLS 1.2 or newer, without compression and without renegotiation. `ServerTls.context` may be replaced while the listener serves: a
+handshake uses the context that is current when it begins, and open connections keep theirs. A context is built completely before
+it replaces the old one, so files that do not fit together change nothing. Authorities of client certificates are replaced in the
+same way.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ServerTls:
     """The TLS of a listener."""
 
     def __init__(self, settings: ServerTlsSettings) -> None:
-        """UsageError if the files cannot be used."""
+        """Raises UsageError if the files cannot be used."""
         self.settings = settings
         self._mapping = PrincipalMapping(settings.principal_mapping_rules)
         if settings.client_auth != "none":
@@ -56,7 +57,7 @@ class ServerTls:
         """The context of the next handshake."""
 
     def reload(self) -> None:
-        """Read the files again. UsageError if they cannot be used: the old certificate stays in use."""
+        """Read the files again. Raises UsageError if they cannot be used: the old certificate stays in use."""
         self.context = server_context(self.settings)
 
     def principal_of(self, certificate: bytes | None) -> Principal:
@@ -87,7 +88,7 @@ def server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext:
     """The context of outgoing connections. It is built once, and again if one of the files has changed; if the new files cannot
-    be used, the old context stays in use. UsageError if the files cannot be used and there is no old context."""
+    be used, the old context stays in use. Raises UsageError if the files cannot be used and there is no old context."""
     if security.ssl_context is not None:
         return security.ssl_context
     stamp = tuple(_stamp(file) for file in (security.ssl_cafile, security.ssl_certfile, security.ssl_keyfile))
@@ -109,11 +110,11 @@ def client_context(security: ClientSecurity) -> ssl.SSLContext:
 
 _CONTEXTS_MAX = 100
 _client_contexts: dict[ClientSecurity, tuple[tuple[tuple[int, int] | None, ...], ssl.SSLContext]] = {}
-"""By settings: the state of the files when they were read, and the context."""
+"""Settings -> the state of the files when they were read, and the context."""
 
 
 def new_client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """A context from what the files contain now. UsageError names the file that cannot be used."""
+    """A context from the present content of the files. Raises UsageError that names the file that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _restrict(context)
     context.check_hostname = security.ssl_check_hostname
@@ -192,7 +193,7 @@ _VERIFY_ERRORS = {
     62: "the certificate is for another host",
     64: "the certificate is for another host",
 }
-"""By OpenSSL's `X509_V_ERR_` number."""
+"""OpenSSL's `X509_V_ERR_` number -> the text."""
 
 _REASONS = {
     "WRONG_VERSION_NUMBER": "the peer does not speak TLS on this port",
