@@ -83,7 +83,7 @@ class ClusterFolder:
         return running
 
     def _is_stopped(self, name: str) -> bool:
-        """Is the process stopped (SIGSTOP)? Such a process never notices that its `up` has ended, so waiting is useless."""
+        """Whether the process is stopped (SIGSTOP). Such a process cannot react to the end of its `up`, so waiting is useless."""
         try:
             return Path(f"/proc/{self._pid(name)}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         except (OSError, IndexError):

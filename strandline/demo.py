@@ -275,7 +275,7 @@ class Demo:
         return sum(self._is_whole(source, rebuilt.get(source.name.encode(), [])) for source in self.sources)
 
     def _is_whole(self, source: Source, lines: list[tuple[int, bytes]]) -> bool:
-        """Does the file equal its source? It is built in the order of reading, so a reordered line makes it differ."""
+        """Whether the file equals its source. It is built in the order of reading, so a reordered line makes it differ."""
         return hashlib.sha256(b"".join(line for _, line in lines)).hexdigest() == source.digest
 
     # -- the verdict

@@ -387,8 +387,8 @@ class LocalCluster:
     # -- the folder
 
     async def _take_folder(self) -> None:
-        """Lock the folder, and check that no node of an earlier cluster runs in it and the ports are free. Writes nothing
-        before that."""
+        """Lock the folder; check that no node of an earlier cluster runs in it and that the ports are free; then write the
+        nodes' configurations."""
         self._folder.hold()
         try:
             await self._folder.wait_for_earlier_nodes()

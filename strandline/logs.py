@@ -64,7 +64,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 
 def is_json(environment: Mapping[str, str]) -> bool:
-    """Are log lines JSON? An invalid value counts as `auto`, because the error about it has to be logged too."""
+    """Whether log lines are JSON. An invalid value counts as `auto`, because the error about it has to be logged, too."""
     wanted = environment.get(FORMAT)
     return wanted == "json" or (wanted != "console" and not _is_terminal())
 

@@ -313,6 +313,6 @@ class _Parser:
 
 
 def is_node_name(word: str) -> bool:
-    """Has the word the form of a node's name, such as `broker-1`? The cluster may have no such node."""
+    """Whether the word has the form of a node's name, such as `broker-1`. The cluster may have no such node."""
     role, _, number = word.rpartition("-")
     return role in ("broker", "controller") and number.isdigit()

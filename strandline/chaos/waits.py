@@ -46,13 +46,14 @@ class Waits:
         await until(holds, "all replicas are in sync and all controllers follow", within_s)
 
     def _have_registered(self) -> bool:
-        """Has every restarted broker registered? Until then, metadata may still show the ISRs of its former process."""
+        """Whether every restarted broker has registered. Until then, metadata may still show the ISRs of its former process."""
         state = self._state
         epochs = state.watch.picture.broker_epochs
         return all(epochs.get(i, -1) > state.epochs_before.get(i, -1) for i in state.ids(list(state.started_at)))
 
     def _follow(self) -> bool:
-        """Has every controller caught up, and has each restarted one fetched since its start?"""
+        """Whether every controller has caught up, and has fetched: a restarted one since its start, another in the last
+        SILENT_S."""
         state, now = self._state, perf_counter()
         for member in state.driver.members:
             if member.role == CONTROLLER:

@@ -4,7 +4,7 @@ The first of these that exists counts:
 
     --bootstrap or --context                      options
     STRANDLINE_BOOTSTRAP or STRANDLINE_CONTEXT    the environment; the address before the name
-    `bootstrap.servers` of the --client-config    if the file has it
+    `bootstrap.servers` in the client properties  if --client-config or STRANDLINE_CLIENT_CONFIG names a file that has it
     `strandline context use NAME`                 the current context
     ./cluster.json or ./cluster/cluster.json      a cluster that `strandline up` runs with its data in the current folder
     127.0.0.1:9092                                the default
@@ -151,7 +151,7 @@ def choose(
     config_option: str | None = None,
 ) -> Choice:
     """The cluster of a command, and its client properties. `option`, `context_option`, `config_option`: the values of
-    --bootstrap, --context and --client-config. UsageError if the first two are given, or if a context does not exist."""
+    --bootstrap, --context and --client-config. UsageError if the first two are both given, or if a context does not exist."""
     if option is not None and context_option is not None:
         raise UsageError("--bootstrap and --context exclude each other: each says which cluster is meant")
     if context_option is not None:
@@ -208,7 +208,7 @@ def local_cluster(folder: Path) -> Choice | None:
 
 
 def choose_context(context: typer.Context, name: str | None) -> None:
-    """Note the value of --context, which may stand before or behind the command. UsageError if it is given twice."""
+    """Note the value of --context, which may stand before or after the command. UsageError for two different values."""
     if name is not None and context.meta.setdefault(_CHOSEN, name) != name:
         raise UsageError(f"--context is given twice: {context.meta[_CHOSEN]} and {name}")
 
@@ -220,7 +220,7 @@ def chosen_context(context: typer.Context) -> str | None:
 
 
 def choose_client_config(context: typer.Context, path: str | None) -> None:
-    """Note the value of --client-config, which may stand before or behind the command. UsageError if it is given twice."""
+    """Note the value of --client-config, which may stand before or after the command. UsageError for two different values."""
     if path is not None and context.meta.setdefault(_CHOSEN_CONFIG, path) != path:
         raise UsageError(f"--client-config is given twice: {context.meta[_CHOSEN_CONFIG]} and {path}")
 

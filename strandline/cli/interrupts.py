@@ -187,7 +187,7 @@ def _discard(descriptor: int) -> None:
 
 
 def is_closed(descriptor: int) -> bool:
-    """Has the other end of this pipe or terminal been closed (`| head`)? False for a file."""
+    """Whether the other end of this pipe or terminal has been closed (`| head`). False for a file."""
     import select
 
     poll = select.poll()

@@ -180,14 +180,14 @@ async def start(admin: Admin, plan: Mapping[TopicPartition, Replicas | None], ra
 
 @dataclass(slots=True)
 class Progress:
-    """How far a reassignment is."""
+    """The progress of one partition's reassignment."""
 
     tp: TopicPartition
     reassignment: PartitionReassignment
     copied: int
     """Bytes on the added replicas."""
     total: int
-    """Bytes that they shall have: those of the leader, once for each."""
+    """Bytes that the added replicas will have: the size of the leader's replica, times their number."""
 
     @property
     def percent(self) -> int:

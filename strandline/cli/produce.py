@@ -325,7 +325,7 @@ def _fault(error: StrandlineError | None) -> bool | None:
 
 
 def _is_unknown(receipt: Receipt) -> bool:
-    """Was the record sent, and did no broker report whether it is in the log?"""
+    """Whether no broker has reported if the record is in the log, although it may have been sent."""
     from strandline.client.errors import ClientClosed, DeliveryTimeout
 
     return not receipt.done or isinstance(_error(receipt), (ClientClosed, DeliveryTimeout))

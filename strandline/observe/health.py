@@ -140,8 +140,8 @@ def _unfenced(state: BrokerState) -> Check:
 
 
 def broker_warnings(state: BrokerState) -> list[str]:
-    """One sentence per log that grows because of a timestamp in the future, or because it cannot be compacted, and per data
-    directory that is offline while others serve. At most ten of each are named, the others are counted."""
+    """One sentence per data directory that is offline while others serve, and per log that grows because of a timestamp in the
+    future, or because it cannot be compacted. Of both kinds of logs, at most ten are named, and the others are counted."""
     return [
         *_offline_dirs(state),
         *_some([_future_timestamp(*one) for one in state.future_timestamps], "with a timestamp in the future"),
