@@ -1,1 +1,1 @@
-"""Connections to the brokers, the metadata that clients share, and questions to the leaders of many partitions."""
+"""Connections to the brokers, the cluster's metadata, and requests to the leaders of many partitions."""

@@ -3,7 +3,7 @@
 - A request that only reads is sent to a connected broker, and if that one is slow, to the next one as well. So a broker that
   hangs costs a quarter of a second, not a timeout.
 - A broker that is suspected of being gone (a response is overdue) is asked last.
-- A request that changes something is sent to one broker only, which has just responded: two brokers would make the change twice.
+- A request that changes something is sent to one broker only, which has just responded: two brokers would apply the change twice.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from strandline.protocol.messages.admin import ApiVersionsRequest, DescribeClust
 from strandline.protocol.messages.common import Message
 
 HEDGE_AFTER_MS = 250
-"""When a broker has not answered a request for so long, the next one is asked too."""
+"""If a broker has not answered a request within this time, the next one is asked as well."""
 STALE_AFTER_MS = 300
-"""The answer of a broker that knows no controller is accepted if no other broker has answered for so long."""
+"""The answer of a broker that knows no controller is accepted if no other broker answers within this time."""
 REFUSED_AFTER_MS = 1_000
-"""When a broker has refused the client's authentication, the others have so long to answer."""
+"""After a broker has rejected the client's authentication, the others have this time to answer."""
 FRESH_S = 1.0
 """A connection on which bytes arrived within this time is known to be alive."""
 
@@ -73,9 +73,9 @@ class AnyBroker:
             raise to_client_error(e, api=api_name(api_key), broker_id=state.node_id) from e
 
     async def ask_any(self, api_key: int, body: Message, timeout_ms: float) -> Message:
-        """Ask one broker after the other, the next one if the one before fails or is slow. Returns the first answer.
+        """Ask one broker, and the next one each time one fails or is slow. Returns the first answer.
 
-        Raises AuthenticationFailed if one broker refuses the client and no other answers, AuthorizationFailed, RequestTimeout if
+        Raises AuthenticationFailed if one broker rejects the client and no other answers, AuthorizationFailed, RequestTimeout if
         a broker was asked and none answered within `timeout_ms`, and NoBrokersAvailable if every attempt failed."""
         _, answer = await self._first_answer(api_key, body, timeout_ms)
         return answer
@@ -93,7 +93,8 @@ class AnyBroker:
         raise NoBrokersAvailable(self.connections.describe([state.address for state in candidates]), api=api_name(api_key))
 
     def _candidates(self) -> list[ConnectionState]:
-        """The connections to ask on, best first: open ones in turn, then those that have not failed, then suspected ones."""
+        """The connections on which to ask, best first: open ones in turn, then closed ones (those with fewer failures first),
+        then those of suspected brokers."""
         connections = self.connections.all()
         self._turn += 1
         turn, now = self._turn % len(connections), asyncio.get_running_loop().time()
@@ -115,16 +116,16 @@ class _Race:
         self._stale: Answer | None = None
         """The first answer of a broker that knows no controller."""
         self.refusal: ClientError | None = None
-        """A broker does not let the client in; another one may still answer, because it can be ahead with the credentials. Or the
-        principal lacks a right, as every broker would say."""
+        """The error of a broker that rejects the client's authentication; another broker may still answer, because it may already
+        have newer credentials. Or the error for a principal that lacks a right, which every broker would return."""
         self._request = api_key, body, timeout_ms
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_ms / 1000
-        """On the loop's clock. A stale answer brings it forward."""
+        """On the loop's clock. A stale answer or a refusal brings it forward."""
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether some request has neither failed nor been answered."""
+        """Whether a request has neither failed nor been answered."""
         return bool(self._attempts)
 
     async def run(self) -> Answer | None:
@@ -146,7 +147,8 @@ class _Race:
         return self._stale
 
     def _ask_next(self) -> bool:
-        """Send the request to the next candidate. False if that one is waiting for its backoff, and was skipped."""
+        """Send the request to the next candidate. Returns False if that one was skipped, because its connection is backing
+        off."""
         state = self._waiting.pop(0)
         if state.connection is None and state.is_backing_off(self._loop.time()):
             self._on_error(state.last_error)
@@ -179,7 +181,7 @@ class _Race:
     def _abandon(self) -> None:
         for attempt in self._attempts:
             if not attempt.cancel() and not attempt.cancelled():
-                attempt.exception()  # Retrieved, so that asyncio does not log it.
+                attempt.exception()  # Retrieve the error, so that asyncio does not log it.
 
 
 def follows_controller(answer: Message) -> bool:

@@ -1,4 +1,4 @@
-"""How a client reaches the cluster: its connections, its metadata, and requests that any broker may answer.
+"""A client's access to the cluster: connections, metadata, and requests that any broker may answer.
 
 Each part is one class, and the client uses the parts directly:
 
@@ -29,11 +29,12 @@ from strandline.client.errors import AuthenticationFailed, NoBrokersAvailable, R
 from strandline.client.options import ClientOptions
 
 STALL_S = 0.5
-"""When a response is overdue for so long, the client checks whether the leader has moved."""
+"""If a response is overdue by this time (seconds), the client checks whether the leader has moved."""
 
 
 class Cluster:
-    """Belongs to the event loop in which it was started. `random` selects the broker that the client asks first."""
+    """The parts of one client. Belongs to the event loop in which it was started. `random` selects the broker that the client
+    asks first."""
 
     def __init__(self, options: ClientOptions, random: Random) -> None:
         self.options = options
@@ -44,7 +45,7 @@ class Cluster:
         self.any_broker = AnyBroker(self.connections, random)
         self.metadata = MetadataUpdater(options, self.cache, self.any_broker, self.listeners.notify)
         self.closed = False
-        """Set when `close` begins. The parts refuse further work from then on."""
+        """Set when `close` begins. From then on, the parts reject further work."""
 
     async def start(self) -> None:
         """Find the cluster. AuthenticationFailed at once; NoBrokersAvailable or RequestTimeout after `connect_timeout_ms`, or
@@ -62,15 +63,15 @@ class Cluster:
 
     @property
     def refusal(self) -> AuthenticationFailed | None:
-        """Why the cluster does not let the client in: the newest request for metadata was sent to all brokers, none answered,
-        and one has refused the authentication. None if it lets it in, or cannot be reached."""
+        """The error of a cluster that rejects the client: the newest metadata request was sent to all brokers, none answered it,
+        and one has rejected the authentication. None if the cluster accepts the client, or cannot be reached."""
         error = self.metadata.last_error
         return error if isinstance(error, AuthenticationFailed) else None
 
     async def check_refusal(self) -> None:
-        """If the cluster did not let the client in, find out whether it does now. AuthenticationFailed if not."""
+        """If the cluster has rejected the client, check whether it still does. AuthenticationFailed if so."""
         if self.refusal is not None:
-            with suppress(NoBrokersAvailable, RequestTimeout):  # It may let the client in when it can be reached again.
+            with suppress(NoBrokersAvailable, RequestTimeout):  # It may accept the client when it can be reached again.
                 await self.metadata.refresh(self.options.connect_timeout_ms)
 
     # -- leaders that may have moved ----------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
-"""One address of the cluster: the connection to it, its handshake, and its last error.
+"""One address of the cluster: the connection to it, the handshake, and the last error.
 
-A wrong address is distinguished from a dead one. If the handshake fails although something accepted the connection, the client
+A wrong address is distinguished from a dead one. If the handshake fails although the port accepted the connection, the client
 probes once which protocol the port speaks, and the error says "this port speaks HTTP", "... TLS", "... Kafka's protocol", or
 "this is a controller".
 
 A host that disappears from the network sends nothing, so a connection to it does not break by itself. A connection on which a
-response is overdue is therefore *suspected*: for a moment, requests go to other brokers first. If nothing at all arrives on it,
-the client sends a handshake, which every living broker answers at once, however long it may hold the request itself. Without an
-answer the connection is closed, and its requests fail.
+response is overdue is therefore *suspected*: for a moment, requests are sent to other brokers first. If nothing at all arrives on
+it, the client sends a handshake, which every living broker answers at once, even while it holds another request for long. Without
+an answer the connection is closed, and its requests fail.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from strandline.protocol.rpc.connection import Connection
 
 HANDSHAKE_TIMEOUT_MS = 5_000
 SLOW_S = 0.1
-"""An attempt to connect that takes so long is reported like one that failed, again and again until it ends. A host that is gone
-does not refuse, and the callers that wait for it may find another leader."""
+"""An attempt to connect that takes this long (seconds) is reported like one that failed, again after each such time until it
+ends. A host that is gone does not reject the attempt, and the callers that wait for it may find another leader."""
 SUSPECTED_S = 2.0
-"""For so long after a response was overdue, other brokers are asked first."""
+"""For this time (seconds) after a response was overdue, other brokers are asked first."""
 QUIET_S = 1.0
-"""If a broker owes a response, and nothing has arrived from it for so long, the client sends it a handshake ..."""
+"""If a response of a broker is overdue, and nothing has arrived from the broker for this time (seconds), the client sends it a
+handshake."""
 PING_TIMEOUT_MS = 2_000
-"""... and closes the connection if that is not answered within so long."""
+"""The client closes the connection if that handshake is not answered within this time."""
 SOFTWARE = ("strandline-python", "0.1.0")
 
 
 class ConnectionState:
-    """Connects to one address when it is asked to, and keeps what is known of it: failures, suspicion, the broker's id."""
+    """Connects to one address on request, and keeps its failures, its suspicion and the broker's id."""
 
     def __init__(self, address: Address, options: ClientOptions, on_change: Callable[[ConnectionState, bool], None]) -> None:
         """`on_change(state, lost)` is called when the connection was opened (False), and when it was lost, could not be opened,
@@ -50,30 +51,31 @@ class ConnectionState:
         self.node_id = -1
         """The id of the broker at this address, from its handshake; -1 before that."""
         self.failures = 0
-        """How many attempts to connect have failed since the last one that succeeded."""
+        """Attempts to connect that failed since the last one that succeeded."""
         self.last_error: StrandlineError | None = None
         """Why the last attempt failed, or the last connection was lost; None after an attempt that succeeded."""
         self.retry_at = 0.0
         """When the backoff ends, on the loop's clock."""
         self._suspected_until = 0.0
-        """Until when other brokers are asked first, on the loop's clock."""
+        """The time until which other brokers are asked first, on the loop's clock."""
         self._pinged: Connection | None = None
-        """The connection on which the answer to a handshake is awaited."""
+        """The connection on which the answer to a handshake of `suspect` is awaited; None if there is none."""
         self._options = options
         self._on_change = on_change
         self._task: asyncio.Task[Connection] | None = None
-        """The attempt to connect that is under way."""
+        """The attempt to connect that is in progress; None if there is none."""
         self._slow_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def describe(self) -> str:
-        """The address and what happened there, for an error message."""
+        """The address, and the result of the last attempt to connect to it, for an error message."""
         host, port = self.address
         reason = "connected, no answer" if self.last_error is None else str(self.last_error).removeprefix("NETWORK_EXCEPTION: ")
         return reason if f"{host}:{port}" in reason else f"{host}:{port}: {reason}"
 
     def suspect(self) -> None:
-        """A response on this connection is overdue."""
+        """A response on this connection is overdue: ask other brokers first for a while, and check whether this one still
+        responds."""
         connection, now = self.connection, asyncio.get_running_loop().time()
         self._suspected_until = now + SUSPECTED_S
         if connection is not None and connection is not self._pinged and connection.quiet_s(now) >= QUIET_S:
@@ -91,8 +93,8 @@ class ConnectionState:
         return now < self._suspected_until
 
     def connect_soon(self) -> float:
-        """Begin to connect, unless an attempt is under way. Returns how many seconds the backoff still lasts (0: an attempt has
-        begun)."""
+        """Begin to connect, unless an attempt is in progress. Returns the seconds that the backoff still lasts; 0 if an attempt
+        is in progress now."""
         loop = asyncio.get_running_loop()
         if self._task is not None or self._closed:
             return 0.0
@@ -107,7 +109,7 @@ class ConnectionState:
         return self._task is None and self.last_error is not None and self.retry_at > now
 
     def attempt(self) -> asyncio.Task[Connection]:
-        """The attempt to connect that is under way; one is begun if there is none. During the backoff, the error of the last
+        """The attempt to connect that is in progress; one is begun if there is none. During the backoff, the error of the last
         attempt is raised again; after `close`, ClientClosed. Several callers share the attempt, so none of them may cancel it."""
         if self._closed:
             raise ClientClosed("the client was stopped")
@@ -134,7 +136,7 @@ class ConnectionState:
             self._slow_timer.cancel()
         if task.cancelled():
             if not self._closed:
-                self._on_change(self, False)  # By the program: callers that wait may begin another attempt.
+                self._on_change(self, False)  # The program has cancelled it: callers that wait may begin another attempt.
             return
         error = task.exception()
         if error is None:
@@ -150,7 +152,7 @@ class ConnectionState:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def request(self, api_key: int, body: Message, timeout_ms: float) -> Message:
-        """Send a request, and return its response. Connects first if there is no connection; `timeout_ms` is for both together.
+        """Send a request, and return its response. Connects first if there is no connection; `timeout_ms` bounds both together.
 
         Raises BrokerError, with `code` REQUEST_TIMED_OUT after `timeout_ms`, or the error of the attempt to connect."""
         connection = self.connection
@@ -162,7 +164,7 @@ class ConnectionState:
         return await connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
 
     def begin_request(self, api_key: int, body: Message, timeout_ms: float) -> asyncio.Future[Message]:
-        """`request` as a future. It costs a task only if there is no connection."""
+        """The same as `request`, but returns a future. It costs a task only if there is no connection."""
         if self.connection is not None:
             return self.connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
         return asyncio.get_running_loop().create_task(self.request(api_key, body, timeout_ms))
@@ -195,7 +197,7 @@ class ConnectionState:
         return connection
 
     async def _open(self) -> Connection:
-        """Open a connection, with TLS and SASL if the settings want them. AuthenticationFailed; BrokerError."""
+        """Open a connection, with TLS and SASL if they are configured. AuthenticationFailed; BrokerError."""
         host, port = self.address
         try:
             return await Connection.connect(
@@ -222,7 +224,8 @@ class ConnectionState:
             raise NoBrokersAvailable(f"{host}:{port} is a {answer.role} (node {answer.node_id}); clients talk to brokers")
 
     async def _explain(self, error: StrandlineError) -> StrandlineError:
-        """The handshake failed on an open port: name the protocol that the port speaks, if it is another one."""
+        """The error for a handshake that failed on an open port. It names the protocol that the port speaks, if that is another
+        one."""
         host, port = self.address
         if isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_REQUEST:  # A listener for Kafka's clients.
             return NoBrokersAvailable(f"{host}:{port}: {error.message}")

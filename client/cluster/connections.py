@@ -1,4 +1,4 @@
-"""The connections of a client: one per address, the bootstrap servers' and those that brokers advertise.
+"""The connections of a client: one per address, for the bootstrap servers and the addresses that brokers advertise.
 
 A connection that breaks is opened again when it is needed, after a backoff (connection_state.py).
 """
@@ -37,9 +37,9 @@ class BrokerConnections:
         self._notify_in = notify_in
         self._bootstrap = parse_bootstrap(options.bootstrap_servers)
         self._states = {address: ConnectionState(address, options, on_change) for address in self._bootstrap}
-        """By address; grows with the addresses that brokers advertise."""
+        """The state of the connection to each address. Addresses that brokers advertise are added."""
         self._stopped = False
-        """`to` opens no connection any more."""
+        """`to` no longer opens connections."""
 
     @property
     def brokers_connected(self) -> int:
@@ -47,7 +47,7 @@ class BrokerConnections:
         return sum(state.connection is not None for state in self._states.values())
 
     def all(self) -> list[ConnectionState]:
-        """The connections to all brokers of the newest metadata by broker id, then those to the bootstrap servers."""
+        """The connections to all brokers of the newest metadata, ordered by broker id, then those to the bootstrap servers."""
         advertised = [state for broker_id in sorted(self._cache.brokers) if (state := self.state_of(broker_id)) is not None]
         return list(dict.fromkeys(advertised + [self._states[address] for address in self._bootstrap]))
 
@@ -69,8 +69,8 @@ class BrokerConnections:
         return None if state is None else state.last_error
 
     def to(self, broker_id: int) -> Connection | None:
-        """The open connection to a broker. None: it is being opened, or waits for its backoff. Listeners are called when that
-        changes."""
+        """The open connection to a broker. None if it is being opened, or waits for its backoff, or the broker is not known.
+        Listeners are called when that changes."""
         state = self.state_of(broker_id)
         if state is None:
             return None
@@ -95,8 +95,8 @@ class BrokerConnections:
             raise to_client_error(e, api=api_name(api_key), broker_id=broker_id) from e
 
     def describe(self, tried: Iterable[Address] | None = None) -> str:
-        """What happened at each tried address (by default, at all), with the bootstrap servers and the addresses that the brokers
-        advertise."""
+        """The result at each tried address (by default, at all addresses), with the bootstrap servers and the addresses that the
+        brokers advertise, for an error message."""
         written = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
         addresses = self._states if tried is None else dict.fromkeys(tried)
         happened = "; ".join(self._states[address].describe() for address in addresses)
@@ -107,7 +107,7 @@ class BrokerConnections:
         return text
 
     def stop_connecting(self) -> None:
-        """From now on, `to` opens no connection. Those that are open stay open until `close`."""
+        """From now on, `to` opens no connection. Open connections stay open until `close`."""
         self._stopped = True
 
     async def close(self) -> None:

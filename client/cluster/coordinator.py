@@ -1,8 +1,8 @@
-"""The coordinator of a group or of a transactional id: which broker it is, and requests to it.
+"""Finds the coordinator of a group or of a transactional id, and sends requests to it.
 
-Any broker knows the coordinator (FindCoordinator). It moves with the leadership of a partition, so whoever gets an error that
-says so, or loses the connection, asks again. Each call here is one attempt within its time limit; its caller decides about the
-next.
+Any broker can name the coordinator (FindCoordinator). It moves with the leadership of a partition, so after an error that says
+so, or a lost connection, the client asks again. Each call here is one attempt within its time limit; its caller decides about the
+next one.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.groups import KEY_TYPE_GROUP, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 ANSWER_TIMEOUT_MS = 3_000
-"""A coordinator answers as soon as its followers have what it writes. If it takes longer, another broker may be the
+"""A coordinator answers as soon as its followers have the records that it writes. If it takes longer, another broker may be the
 coordinator."""
 
 MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-"""Answers after which the coordinator is looked for again."""
+"""Errors after which the client asks for the coordinator again."""
 _UNREACHABLE = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
 
 
 class CoordinatorConnection:
-    """Sends requests to the coordinator of one group or transactional id, which it finds when it needs it."""
+    """Sends requests to the coordinator of one group or transactional id, which it looks up when a request needs it."""
 
     def __init__(
         self, cluster: Cluster, key: str, connect: Callable[[Address], ConnectionState], key_type: int = KEY_TYPE_GROUP
     ) -> None:
-        """`key`: the id of the group, or the transactional id. `connect` returns the connection to an address; it may be one that
-        others use as well."""
+        """`key`: the id of the group, or the transactional id. `connect` returns the connection to an address, which other parts
+        of the client may share."""
         self._cluster = cluster
         self._key = key
         self._key_type = key_type
         self._connect = connect
         self._connection: ConnectionState | None = None
-        """None: the coordinator is not known."""
+        """The connection to the coordinator; None while the coordinator is not known."""
         self.node_id = -1
         """The broker id of the coordinator; -1: not known."""
 
@@ -65,7 +65,7 @@ class CoordinatorConnection:
         """Send a request to the coordinator, and return its response, which may contain an error.
 
         Raises RequestFailed, RequestTimeout or NoBrokersAvailable if the coordinator is not known or cannot be reached, or if it
-        refuses the request as a whole (`code`). `timeout_ms` is for everything together."""
+        rejects the request as a whole (`code`). `timeout_ms` bounds the look-up, connecting and the request together."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         connection = self._connection or await self._find(timeout_ms)
@@ -89,8 +89,8 @@ class CoordinatorConnection:
 async def find_coordinators(
     cluster: Cluster, keys: list[str], timeout_ms: float, key_type: int = KEY_TYPE_GROUP
 ) -> dict[str, Coordinator | RequestFailed]:
-    """By group or transactional id, its coordinator, or why there is none now. One request to any broker; its errors are those of
-    `ask_any`."""
+    """The coordinator of each group or transactional id, or the error if there is none now. Sends one request to any broker;
+    raises the errors of `ask_any`."""
     response = await cluster.any_broker.ask_any(FIND_COORDINATOR, FindCoordinatorRequest(keys, key_type), timeout_ms)
     assert isinstance(response, FindCoordinatorResponse)
     found = {coordinator.key: coordinator for coordinator in response.coordinators}

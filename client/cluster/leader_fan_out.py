@@ -1,4 +1,4 @@
-"""A question about many partitions: all partitions of one leader in one request, all leaders at the same time."""
+"""Requests about many partitions: one request for all partitions of a leader, to all leaders at the same time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.protocol.errors import StrandlineError
 from strandline.protocol.partitions import TopicIdPartition
 
 ANSWER_TIMEOUT_MS = 2_000
-"""A leader answers such a question at once. If it has not by then, it hangs or is gone, and another broker may lead."""
+"""A leader answers such a request at once. If it has not answered by then, it hangs or is gone, and another broker may lead."""
 
 Asked = TypeVar("Asked")
 Answers = TypeVar("Answers")
@@ -32,8 +32,8 @@ def by_leader(cache: MetadataCache, partitions: Iterable[TopicPartition]) -> dic
 async def ask_leaders(
     asked: Mapping[int, Asked], ask: Callable[[int, Asked], Coroutine[Any, Any, Answers]]
 ) -> dict[int, Answers | StrandlineError]:
-    """By leader, its answers, or why there are none. `ask(leader_id, what is asked of it)` sends one request. A leader that does
-    not answer holds up none of the others."""
+    """The answers of each leader, or the error if there are none. `ask(leader_id, asked[leader_id])` sends one request. A leader
+    that does not answer does not delay the requests to other leaders."""
     answered = await asyncio.gather(*(ask(leader_id, what) for leader_id, what in asked.items()), return_exceptions=True)
     results: dict[int, Answers | StrandlineError] = {}
     for leader_id, answers in zip(asked, answered, strict=True):

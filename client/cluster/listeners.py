@@ -1,4 +1,4 @@
-"""Callbacks of a client's parts that act on new metadata and on changes of connections."""
+"""The callbacks of a client's parts that react to new metadata and to changes of connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Listeners:
         self._callbacks.append(callback)
 
     def remove(self, callback: Callable[[], None]) -> None:
-        """Do not call `callback` any more. Nothing happens if it was not added."""
+        """Stop calling `callback`. Nothing happens if it was not added."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
@@ -34,7 +34,7 @@ class Listeners:
             self._handle = asyncio.get_running_loop().call_soon(self._call)
 
     def notify_in(self, delay_s: float) -> None:
-        """`notify` after this many seconds."""
+        """Call `notify` after this many seconds."""
         if not self._closed:
             asyncio.get_running_loop().call_later(delay_s, self.notify)
 

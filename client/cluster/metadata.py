@@ -46,17 +46,17 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
-        """None before the first answer."""
+        """The cluster's id; None before the first answer."""
         self.controller_id = -1
-        """The active controller; -1: the broker that answered knows none."""
+        """The id of the active controller; -1 if the broker that answered knows none."""
         self.brokers: dict[int, MetadataBroker] = {}
-        """By broker id, the advertised address. Kept if an answer lists no brokers."""
+        """The brokers with their advertised addresses, by id. Kept if an answer lists no brokers."""
         self.topics: dict[str, TopicInfo] = {}
-        """By name, the topics that exist."""
+        """The topics that exist, by name."""
         self.names: dict[bytes, str] = {}
         """Topic id -> name."""
         self.failed: dict[str, ErrorCode] = {}
-        """Topics for which the newest answer is an error, and its code."""
+        """Topics for which the newest answer is an error, and the code of that error."""
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """The metadata of the partition; None if the topic or the partition is not known."""
@@ -64,7 +64,8 @@ class MetadataCache:
         return None if info is None else info.partitions.get(partition)
 
     def is_current(self, topic: str, topic_id: bytes) -> bool:
-        """Whether the topic that has the name has this id. If not, the leaders known by that name are another topic's."""
+        """Whether the topic with this name has this id. If not, the leaders that are known under the name belong to another
+        topic."""
         info = self.topics.get(topic)
         return info is not None and info.topic_id == topic_id
 
@@ -75,12 +76,13 @@ class MetadataCache:
         return -1 if known is None else known.leader_id
 
     def is_denied(self, topic: str) -> bool:
-        """Whether the newest answer about the topic is that the client's principal may not see it."""
+        """Whether the newest answer about the topic is that the client's principal may not describe it."""
         return self.failed.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def unknown_topic(self, name: str, elapsed_ms: float, partition: int | None = None) -> StrandlineError:
-        """The error for a topic that does not exist or has no such partition (UnknownTopic), or whose metadata was refused
-        (RequestFailed; TopicAuthorizationFailed without a right on it). `elapsed_ms`: how long the caller has waited for it."""
+        """The error for a topic that does not exist or has no such partition (UnknownTopic), or whose metadata request was
+        rejected (RequestFailed; TopicAuthorizationFailed without a right on it). `elapsed_ms`: how long the caller has waited for
+        it."""
         code, info = self.failed.get(name), self.topics.get(name)
         if code is None and info is not None and info.partitions and partition is not None:
             text = no_such_partition(len(info.partitions))
@@ -92,7 +94,7 @@ class MetadataCache:
         return to_client_error(BrokerError(code or ErrorCode.UNKNOWN_SERVER_ERROR, f"metadata of topic {name!r} was refused"))
 
     def forget_topics(self) -> None:
-        """Drop what is known of all topics. The brokers stay known."""
+        """Drop the metadata of all topics. The brokers stay known."""
         self.topics, self.names, self.failed = {}, {}, {}
 
     def update(self, response: MetadataResponse) -> list[str]:
@@ -104,7 +106,8 @@ class MetadataCache:
         return [topic.name for topic in response.topics if topic.name is not None and self._update_topic(topic.name, topic)]
 
     def update_leader(self, topic: str, partition: int, leader_id: int, leader_epoch: int) -> bool:
-        """Take over the leader that an error response names, if it is newer and a known broker. Returns whether it was."""
+        """Take over the leader that an error response names, if its epoch is newer and the broker is known. Returns whether that
+        was so."""
         info = self.topics.get(topic)
         known = None if info is None else info.partitions.get(partition)
         if info is None or known is None or leader_epoch <= known.leader_epoch or leader_id not in self.brokers:
@@ -113,8 +116,8 @@ class MetadataCache:
         return True
 
     def forget_leader(self, topic: str, partition: int, leader_id: int) -> None:
-        """Mark the partition as without a leader, because the broker `leader_id` said that it does not lead it. Nothing is sent
-        to a leader until newer metadata names one. If the metadata names another leader already, nothing changes."""
+        """Mark the partition as without a leader, because the broker `leader_id` has answered that it does not lead it. Nothing
+        is sent to a leader until newer metadata names one. If the cache already names another leader, nothing changes."""
         info = self.topics.get(topic)
         known = None if info is None else info.partitions.get(partition)
         if info is not None and known is not None and known.leader_id == leader_id:

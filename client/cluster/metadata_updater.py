@@ -2,10 +2,10 @@
 
 - Refreshes are coalesced: however many callers want one, one request is in flight.
 - While something is wrong (a partition has no leader) callers ask again and again. Then a gap separates the refreshes
-  (refresh_gap.py). A topic that no refresh has asked for does not wait for that gap: asking for it is no repetition (as in
+  (refresh_gap.py). A topic that no refresh has asked for does not wait for that gap, because asking for it repeats nothing (as in
   Kafka's Java client).
-- A refresh that fails is repeated as long as the client wants a topic, or a caller waits. If the cluster does not let the client
-  in (AuthenticationFailed), the callers that wait get the error, and only a later call tries again.
+- A refresh that fails is repeated as long as the client wants a topic, or a caller waits. If the cluster rejects the client
+  (AuthenticationFailed), the callers that wait get the error, and only a later call tries again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.admin import MetadataRequest, MetadataResponse, MetadataTopicRequest
 
 MISSING_TOPIC_GRACE_MS = 1_500
-"""A topic or partition that was just created or deleted may not be known as such to every broker yet. So long it is waited
-for."""
+"""A broker may not know yet that a topic or partition was just created or deleted. The client waits this long before it concludes
+that a topic does not exist."""
 
 DENIED_GRACE_MS = 300
-"""A topic that the principal may not see may have been allowed since. So long a fresh answer is waited for."""
+"""The right to describe a topic may just have been granted. The client waits this long for a fresh answer before it concludes
+that the right is missing."""
 
 
 class MetadataUpdater:
@@ -38,7 +39,7 @@ class MetadataUpdater:
     ) -> None:
         """`on_refreshed` is called after each attempt to refresh, whether it succeeded or failed."""
         self.refreshes = 0
-        """How many refreshes have succeeded."""
+        """The number of refreshes that succeeded."""
         self.last_error: StrandlineError | None = None
         """Why the last refresh failed; None if it succeeded."""
         self._options = options
@@ -48,16 +49,16 @@ class MetadataUpdater:
         self._topics: dict[str, None] = {}
         """The topics whose metadata is kept fresh."""
         self._ids: dict[bytes, None] = {}
-        """Ids of topics whose names the next refresh asks for."""
+        """Ids of topics whose names the next refresh requests."""
         self._is_wanted = False
         """A refresh was requested, and has not begun."""
         self._has_new_topic = False
-        """A topic is wanted that no refresh has asked for: the next refresh begins at once."""
+        """The client wants a topic that no refresh has asked for: the next refresh begins at once."""
         self._waiters: list[asyncio.Future[None]] = []
         """Calls that wait for a refresh that has not begun."""
         self._gap = RefreshGap()
         self._gap_wait: asyncio.Future[None] | None = None
-        """The wait for the end of the gap; None if no refresh waits for it."""
+        """Done when the gap ends; None if no refresh waits for that."""
         self._task: asyncio.Task[None] | None = None
         self._age_timer: asyncio.TimerHandle | None = None
         self._again_timer: asyncio.TimerHandle | None = None
@@ -88,16 +89,16 @@ class MetadataUpdater:
         return len(self._topics)
 
     def forget_topics(self) -> None:
-        """Drop the metadata of all topics, and do not keep it fresh any more."""
+        """Drop the metadata of all topics, and stop keeping it fresh."""
         self._topics.clear()
         self._cache.forget_topics()
 
     async def topic(self, name: str, timeout_ms: float, partitions: Collection[int] = ()) -> TopicInfo:
-        """The topic's metadata, which is kept fresh from now on. If the topic or one of these partitions is not known, it is
-        refreshed, for at most `timeout_ms`.
+        """The topic's metadata, which is kept fresh from now on. If the topic or one of these partitions is not known, the
+        metadata is refreshed for at most `timeout_ms`.
 
         Raises UnknownTopic if brokers have answered for MISSING_TOPIC_GRACE_MS that the topic or partition does not exist,
-        TopicAuthorizationFailed if the principal may not see it, RequestFailed if they refuse the topic's metadata,
+        TopicAuthorizationFailed if the principal may not describe it, RequestFailed if they reject the request for its metadata,
         AuthenticationFailed, and NoBrokersAvailable or RequestTimeout if no broker has answered."""
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -120,7 +121,7 @@ class MetadataUpdater:
     # -- requesting a refresh -----------------------------------------------------------------------------------------
 
     def request_refresh(self) -> None:
-        """Refresh the metadata: now, or after the gap if it was just refreshed."""
+        """Refresh the metadata now, or after the gap if it was just refreshed."""
         self._is_wanted = True
         if not self._closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._refresh_while_wanted())
@@ -137,9 +138,10 @@ class MetadataUpdater:
         self._again_timer = loop.call_at(when, self.request_refresh)
 
     async def refresh(self, timeout_ms: float) -> None:
-        """Wait for a refresh that begins after this call, and retry it for `timeout_ms`.
+        """Wait for a refresh that begins after this call. A failed one is repeated for at most `timeout_ms`.
 
-        Raises NoBrokersAvailable or RequestTimeout if no refresh succeeded by then, and ClientClosed when the client stops."""
+        Raises AuthenticationFailed at once, NoBrokersAvailable or RequestTimeout if no refresh has succeeded by then, and
+        ClientClosed when the client stops."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while True:
@@ -165,7 +167,7 @@ class MetadataUpdater:
         await self.refresh(min(self._options.max_block_ms, self._options.connect_timeout_ms))
 
     def no_answer(self, timeout_ms: float) -> StrandlineError:
-        """The error that says why there is no metadata after `timeout_ms`."""
+        """The error of a caller that has got no metadata within `timeout_ms`."""
         if self.last_error is not None:
             return self.last_error
         return NoBrokersAvailable(f"no answer from {self._any_broker.connections.describe()}", elapsed_ms=timeout_ms)
@@ -197,13 +199,13 @@ class MetadataUpdater:
         self._arm_age_timer()
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """If the refresh task was cancelled, perhaps by a program that cancels all tasks, start another one for the calls that
-        wait."""
+        """If the refresh task was cancelled (for example by a program that cancels all tasks), start another one for the calls
+        that wait."""
         if task.cancelled() and not self._closed and (self._waiters or self._is_wanted):
             self.request_refresh()
 
     async def _wait_gap(self, gap_s: float) -> None:
-        """Wait, but no longer than until a topic is wanted that no refresh has asked for."""
+        """Wait for `gap_s` seconds, or until the client wants a topic that no refresh has asked for."""
         if gap_s <= 0:
             await asyncio.sleep(0)
             return
@@ -253,7 +255,7 @@ def _finish(waiters: list[asyncio.Future[None]], error: StrandlineError | None) 
             waiter.set_result(None)
         else:
             waiter.set_exception(error)
-            waiter.exception()  # Retrieved, so that asyncio does not log it.
+            waiter.exception()  # Retrieve the error, so that asyncio does not log it.
 
 
 def _end(wait: asyncio.Future[None] | None) -> None:

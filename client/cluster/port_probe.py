@@ -1,9 +1,9 @@
 """Finds out which protocol a port speaks, so that an error can say so.
 
-The handshake with a port that is no broker's fails with an error that explains nothing. A wrong port in `bootstrap_servers` often
-belongs to a web server, to a TLS listener or to Kafka. The first two can be recognised by what they answer to an HTTP request. A
-server that closes the connection instead is asked again with the first message of a TLS handshake, and then as a Kafka client
-asks.
+The handshake with a port that does not belong to a broker fails with an error that explains nothing. A wrong port in
+`bootstrap_servers` often belongs to a web server, to a TLS listener or to Kafka. The first two can be recognised by their answer
+to an HTTP request. If the server closes the connection instead, the probe sends the first message of a TLS handshake, and after
+that the first request of a Kafka client.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _sized(data: bytes) -> bytes:
 
 
 class _Probe(asyncio.Protocol):
-    """Sends a question. To an HTTP request a web server answers in HTTP, a TLS port with an alert or not at all, a Kafka broker
-    not at all: the last two may close the connection."""
+    """Sends a question, and takes the first bytes of the answer. A web server answers an HTTP request in HTTP, a TLS port with an
+    alert or not at all, a Kafka broker not at all; the last two may close the connection."""
 
     def __init__(self, question: bytes, first_bytes: asyncio.Future[bytes]) -> None:
         self._question = question
@@ -65,8 +65,8 @@ class _Probe(asyncio.Protocol):
 
 
 async def protocol_of(host: str, port: int) -> str | None:
-    """The protocol that the server at this port speaks: "HTTP", "TLS" or KAFKA. None if it answers in none of them, each within
-    PROBE_TIMEOUT_MS."""
+    """The protocol that the server at this port speaks: "HTTP", "TLS" or KAFKA. None if it answers in none of them. Each question
+    may take PROBE_TIMEOUT_MS."""
     answer = await _answer(host, port, _HTTP)
     if answer is not None and answer.startswith((b"HTTP/", b"<")):
         return "TLS" if b"HTTPS" in answer[:400] else "HTTP"
@@ -79,7 +79,8 @@ async def protocol_of(host: str, port: int) -> str | None:
 
 
 async def _answer(host: str, port: int, question: bytes) -> bytes | None:
-    """The first bytes of the answer; empty if the server has closed the connection, None if it answers nothing in time."""
+    """The first bytes of the answer; empty if the server has closed the connection, None if it cannot be reached or does not
+    answer in time."""
     first_bytes: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     probe: _Probe | None = None
     try:

@@ -1,6 +1,6 @@
-"""The connections and the metadata of a cluster, shared by producers one after the other.
+"""The connections and the metadata of a cluster, which several producers use one after the other.
 
-A Spark worker runs many short tasks, and each of them writes under a producer name of its own. Connecting to three brokers and
+A Spark worker runs many short tasks, and each task writes under a producer name of its own. Connecting to three brokers and
 fetching the metadata takes longer than such a task writes. So the worker keeps a `SharedCluster`, and the producer of each task
 uses it:
 
@@ -25,29 +25,30 @@ from strandline.client.options import ClientKeywords, ClientOptions, parse_optio
 from strandline.protocol.doors import Doors, real_doors
 
 TOPICS_MAX = 200
-"""With more wanted topics than this, all are forgotten, because each producer asks for the metadata of all."""
+"""If more topics than this are wanted, all are forgotten, because each producer requests the metadata of all wanted topics."""
 
 
 class SharedCluster:
-    """Belongs to the event loop in which its first producer was started. `options`: those that all clients have in common."""
+    """Belongs to the event loop in which its first producer was started. `options`: the options that all clients have in
+    common."""
 
     def __init__(self, *, doors: Doors | None = None, **options: Unpack[ClientKeywords]) -> None:
         self.cluster = Cluster(parse_options(ClientOptions, options), (doors or real_doors()).random)
         self._is_started = self._is_renewed = False
 
     def want(self, topics: Iterable[str]) -> None:
-        """The next producer will know these topics when it has started. Topics of earlier producers stay wanted."""
+        """Fetch the metadata of these topics when the next producer starts. Topics of earlier producers stay wanted."""
         if self.cluster.metadata.topics_wanted > TOPICS_MAX:
             self.cluster.metadata.forget_topics()
         self.cluster.metadata.want_topics(topics)
 
     async def notice_changes(self) -> None:
-        """Let the event loop read what arrived while it did not run: a broker may have closed its connection."""
+        """Let the event loop read the data that arrived while it did not run: a broker may have closed its connection."""
         for _ in range(2):  # The event loop reads its sockets between two iterations.
             await asyncio.sleep(0)
 
     async def renew(self) -> None:
-        """Refresh the metadata, the first time with new connections; only once for each producer. NoBrokersAvailable if no broker
+        """Refresh the metadata, once per producer; the first time, connect to the cluster. NoBrokersAvailable if no broker
         answers within `connect_timeout_ms`."""
         if self._is_renewed:
             return

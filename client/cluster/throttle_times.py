@@ -1,7 +1,8 @@
-"""How long brokers make this client wait because of quotas (KIP-219).
+"""The times that brokers make this client wait because of quotas (KIP-219).
 
 A broker answers at once, names the throttle time in the response, and reads nothing from the connection until it has passed. So
-the client sends nothing there meanwhile, and a broker that is silent meanwhile is not suspected of being gone.
+the client holds back its next fetches or batches for that broker, and does not suspect a broker that is silent meanwhile of being
+gone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class ThrottleTimes:
         self.max_ms = 0
 
     def on_throttled(self, broker_id: int, throttle_ms: int, now: float) -> float:
-        """A response of this broker has a throttle time. Returns until when nothing is sent to it."""
+        """A response of this broker has a throttle time. Returns the time on the loop's clock at which it ends."""
         self.throttled += 1
         self.total_ms += throttle_ms
         self.max_ms = max(self.max_ms, throttle_ms)
@@ -28,10 +29,10 @@ class ThrottleTimes:
         return until
 
     def until(self, broker_id: int) -> float:
-        """Until when the broker reads nothing, on the loop's clock; 0 if it has never said so."""
+        """The time until which the broker reads nothing, on the loop's clock; 0 if no response of it had a throttle time."""
         return self._until.get(broker_id, 0.0)
 
     def metrics(self, prefix: str, responses: int) -> dict[str, float]:
-        """Kafka's two metrics: the average throttle time of all these responses, and the largest, in ms."""
+        """Kafka's two metrics: the average throttle time over this number of responses, and the largest throttle time, in ms."""
         average = self.total_ms / responses if responses else 0.0
         return {f"{prefix}_throttle_time_avg": average, f"{prefix}_throttle_time_max": self.max_ms}
