@@ -1,1 +1,1 @@
-"""What runs in the simulated world: the production servers, the clients of a run, and one client that lies."""
+"""The processes of the simulated world: the production servers, the clients of a run, and clients that attack it."""

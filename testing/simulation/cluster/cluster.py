@@ -39,7 +39,7 @@ STOP_S = 120.0
 
 
 class ObservedProducer(Producer):
-    """A `Producer` that says which topic it writes to."""
+    """A `Producer` that shows the id of the topic that it writes to."""
 
     def topic_id(self, topic: str) -> bytes | None:
         """The id of the topic in the producer's metadata; None if the metadata has no such topic."""
@@ -54,12 +54,12 @@ class Client:
         self.cluster = cluster
         self.machine = machine
         self.user = user
-        """Who it is in a cluster with security."""
+        """The user as which it logs in, in a cluster with security."""
         self.loop, self.doors, _ = machine.boot()
 
     @property
     def security(self) -> ClientSecurity:
-        """How this client connects."""
+        """The security settings with which this client connects."""
         identities = self.cluster.identities
         return NO_SECURITY if identities is None else identities.client(self.user, self.doors.secure_random)
 
@@ -83,7 +83,7 @@ class Client:
         return self.machine.spawn(coroutine, name)
 
     async def run(self, coroutine: Any) -> Any:
-        """For a story: run the coroutine on this machine and wait for its result."""
+        """Run the coroutine on this machine and wait for its result; called by stories."""
         return await self.cluster.world.join(self.spawn(coroutine))
 
 
@@ -96,7 +96,7 @@ class _Process:
         self.loop = loop
         self.server = server
         self.has_exited = False
-        """It ended by itself, and not by a crash."""
+        """It has exited: it was not killed by a crash."""
         self.left: list[str] = []
         """Tasks that the server has left behind."""
         self._asked: asyncio.Future[None] = loop.create_future()
@@ -140,7 +140,7 @@ class _Process:
             start.cancel()
             await asyncio.wait([start])
             if not start.cancelled():
-                start.exception()  # not needed any more
+                start.exception()  # retrieved, so that asyncio does not report it
             return None
         start.result()
         failure = server.failure
@@ -177,9 +177,9 @@ class SimCluster:
         self.names = names
         """Nodes and clients find each other by names (`broker-1`), which are looked up, instead of addresses."""
         self.settings = settings or {}
-        """For every broker, under Kafka's keys."""
+        """Settings of every broker, under Kafka's keys."""
         self.broker_settings = dict(broker_settings or {})
-        """What the files of single brokers have instead."""
+        """Broker id -> settings in its file that replace those of `settings`."""
         self.controller_settings = controller_settings or {}
         self.controller_ids = [101 + n for n in range(controllers)]
         self.broker_ids = [1 + n for n in range(brokers)]
@@ -202,7 +202,7 @@ class SimCluster:
         self.on_boot: list[Callable[[int, BrokerServer | ControllerServer], object]] = []
         """Called with each server object when it is created, before it starts."""
         self.levels: dict[int, Levels] = {}
-        """Nodes whose next process supports other levels of the metadata than this version: they play another version."""
+        """Node -> the levels of the metadata that its next process supports, as if it ran another version."""
         self._clients = 0
         self._processes: dict[int, _Process] = {}
         """The last process of each node."""
@@ -243,7 +243,7 @@ class SimCluster:
         return broker
 
     def crash(self, node_id: int, *, lossy: bool = False) -> None:
-        """End its process. `lossy`: the machine loses its power, and is back with the next `start`."""
+        """Kill its process. `lossy`: the machine loses its power, and gets it back with the next `start`."""
         self._forget(node_id)
         if lossy:
             self.machines[node_id].power_cut()
@@ -251,7 +251,7 @@ class SimCluster:
             self.machines[node_id].crash()
 
     def terminate(self, node_id: int) -> None:
-        """SIGTERM. A second one ends the process at once."""
+        """Send SIGTERM. A second one ends the process at once."""
         if self.machines[node_id].is_up:
             self._processes[node_id].terminate()
 
@@ -270,7 +270,7 @@ class SimCluster:
             raise ProcessGone(f"{machine.name} ended before it had stopped")
 
     def exited(self, node_id: int, error: StrandlineError | OSError | None) -> None:
-        """Whether its process has ended by itself."""
+        """Record that its process has exited: after an orderly stop, or because of `error`."""
         if error is not None:
             self.failures.append((self.world.now, node_id, error))
             self.world.trace.emit("node.failed", node_id, reason=str(error))
@@ -324,7 +324,7 @@ class SimCluster:
         await self.ready(within_s)
 
     async def ready(self, within_s: float = 30.0) -> None:
-        """Wait until every running broker is unfenced and has learned of it."""
+        """Wait until every running broker is ready and sees all running brokers as unfenced."""
         await self.world.until(self.is_ready, within_s, "every broker sees every broker")
 
     async def support_all_levels(self, within_s: float = 30.0) -> None:
@@ -371,7 +371,7 @@ class SimCluster:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def client(self, name: str = "", user: str | None = None) -> Client:
-        """A new client. `user`: the user that it logs in as, in a cluster with security; None: the user that belongs to this
+        """A new client. `user`: the user as which it logs in, in a cluster with security; None: the user that belongs to this
         name."""
         self._clients += 1
         node_id = 200 + self._clients

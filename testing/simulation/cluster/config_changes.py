@@ -1,4 +1,4 @@
-"""Draws changes of brokers' dynamic keys, for all brokers or for one of them, that no promise to a client depends on."""
+"""Draws changes of dynamic keys, for all brokers or for one of them. No promise to a client depends on these keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VALUES: dict[str, tuple[int, ...]] = {
     "log.cleaner.io.buffer.size": (1 << 10, 512 << 10),
     "log.cleaner.io.max.bytes.per.second": (10_000, 100_000, 1 << 30),
     "num.replica.fetchers": (1, 2, 3),
-    # Less would copy one batch per round trip, and a broker that was away could not catch up with the producers.
+    # With less, a follower would copy one batch per round trip, and after an absence could not catch up with the producers.
     "replica.fetch.max.bytes": (2000, 5000, 1 << 20),
     "replica.fetch.response.max.bytes": (8000, 10 << 20),
     "replica.fetch.min.bytes": (1, 100),

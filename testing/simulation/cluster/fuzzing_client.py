@@ -5,9 +5,9 @@
 
 Servers must refuse everything that it sends, or at least change nothing. It does not log in, and without authentication a peer
 that claims to be broker 2, in the registered broker epoch, *is* broker 2, and a peer that may create topics may delete them. Only
-logins and rights help against such lies (`intruder.py`), so this client does not tell them: it never uses the registered epoch
-of a broker or a later one, the id of a voter of this cluster, or the name of an existing topic in a request for a change. What is
-left is what a server must withstand:
+logins and rights help against such lies (`intruder.py`), so this client does not send them: it never uses the registered epoch
+of a broker or a later one, the id of a voter of this cluster, or the name of an existing topic in a request for a change. A
+server must withstand all other lies:
 
     bytes       not a frame, or not a request: the connection is closed, or the request refused as a whole
     types       a known request with a field of another type or out of its bounds: refused
@@ -61,7 +61,7 @@ class Target(NamedTuple):
 
 
 class Lie(NamedTuple):
-    """One thing to send, on a connection of its own."""
+    """The bytes of one lie, which are sent on a connection of their own."""
 
     name: str
     role: str | None
@@ -86,7 +86,7 @@ class Findings:
     """The outcomes of the lies."""
 
     outcomes: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By lie and outcome: how often."""
+    """Lie -> outcome -> how often it happened."""
     accepted: list[Accepted] = field(default_factory=list)
     """Each is a finding."""
 
@@ -100,7 +100,7 @@ class Findings:
 
 @dataclass
 class Facts:
-    """What any client can ask a broker. Lies that come close to the truth are made of it."""
+    """Facts that any client can request from a broker. Lies that come close to the truth are built from them."""
 
     cluster_id: str = "no-cluster"
     partitions: list[tuple[bytes, int, int]] = field(default_factory=list)
@@ -119,7 +119,7 @@ async def run(
     now_ms: int = 1_700_000_000_000,
     patience_s: float = PATIENCE_S,
 ) -> Findings:
-    """Tell `lies` lies, one after the other, each to a server that is drawn; returns their outcomes.
+    """Send `lies` lies, one after the other, each to a server that is drawn; returns their outcomes.
 
     `now_ms`: a wall clock time that the topics' limits accept. Takes at most `lies * (2 * patience_s + pause_s)`, and as much
     for each look at the cluster, one every 20 lies.
@@ -219,7 +219,7 @@ def error_codes(part: Any) -> Iterator[int]:
 
 
 async def _learn(connect: Connect, random: Random, targets: Sequence[Target], patience_s: float) -> Facts | None:
-    """What a broker says about the cluster; None if it does not answer."""
+    """The facts about the cluster that a broker returns; None if it does not answer."""
     target = random.choice([target for target in targets if target.role == BROKER])
     metadata = await _ask(connect, target, apis.METADATA, admin.MetadataRequest(None), patience_s)
     described = await _ask(connect, target, apis.DESCRIBE_CLUSTER, admin.DescribeClusterRequest(), patience_s)
@@ -276,7 +276,7 @@ def _bytes(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
 
 @functools.cache
 def _fields_from_a_required_one(request: type[Message]) -> int:
-    """The number of its fields; 0 if the first may be omitted."""
+    """The number of fields of the request; 0 if the first one may be omitted."""
     fields = msgspec.structs.fields(request)
     return len(fields) if fields and fields[0].required else 0
 
@@ -320,7 +320,7 @@ def _fetch(random: Random, facts: Facts, **changes: int) -> data.FetchRequest:
 
 
 def _broker_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
-    """F11, F12, F14: what a broker must refuse."""
+    """F11, F12, F14: requests that a broker must refuse."""
     topic_id, partition, _ = _place(random, facts)
     unknown = random.randbytes(16)
     place, nowhere = data.ProducePartition(topic_id, partition), data.ProducePartition(unknown, 0)
@@ -342,7 +342,7 @@ def _broker_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie
     }
     broker_id, epoch = _forged_epoch(random, facts)
     if epoch < facts.broker_epochs.get(broker_id, 0):
-        # Not a later epoch: it is not refused, because a broker may fetch before the leader has learned of its registration.
+        # Not a later epoch, which is not refused: a broker may fetch before the leader has received its registration.
         fetches["a follower of an earlier process"] = {"replica_id": broker_id, "replica_epoch": epoch}
     for name, changes in fetches.items():
         yield _request(name, BROKER, apis.FETCH, _fetch(random, facts, **changes))
@@ -391,7 +391,7 @@ def _forged_epoch(random: Random, facts: Facts) -> tuple[int, int]:
 
 
 def _controller_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
-    """F15, F16: what a controller must refuse, and a broker does not serve."""
+    """F15, F16: requests that a controller must refuse, and a broker does not serve."""
     broker_id, epoch = _forged_epoch(random, facts)
     topic_id, partition, leader_epoch = _place(random, facts)
     isr = [cluster.BrokerState(broker_id, epoch)]

@@ -1,8 +1,8 @@
 """Clients that hold a lock in turn, and write to one partition with the fencing token of their turn.
 
-A holder is never told that another one has the lock. It goes on with its old token, as a paused process would, until a record is
-rejected. Then it takes the lock again, with the next token; sometimes it does so earlier. To the history a rejected record has
-failed, so a consumer that read it would show a bug. A record that is sent after the acknowledgement of a higher token must not be
+No holder is notified when another one takes the lock. It continues with its old token, as a paused process would, until a record
+is rejected. Then it takes the lock again, with the next token; sometimes it does so earlier. In the history a rejected record has
+failed, so a consumer that reads it shows a bug. A record that is sent after the acknowledgement of a higher token must not be
 acknowledged.
 """
 
@@ -33,7 +33,7 @@ class Lock:
         self.acknowledged = -1
         """The highest token of an acknowledged record."""
         self.topic = draw.choice([topic for topic in options.topics if topic.promise == ALL])
-        """What all holders write to."""
+        """The topic to which all holders write."""
 
     def take(self) -> int:
         self.newest += 1

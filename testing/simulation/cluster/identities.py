@@ -1,12 +1,12 @@
-"""The users of a simulated cluster with security, their passwords, and what they may do.
+"""The users of a simulated cluster with security, their passwords, and their rights.
 
 The simulated network has no TLS. Every node and client authenticates by SCRAM over SASL_PLAINTEXT, with the production code of
 both ends. The users of nodes are in a file of each node, because nodes meet before there is metadata; those of clients are
 credentials in the metadata, which the administrator creates, and sometimes changes. The administrator and the nodes are super
 users.
 
-A client's user is the name of its client: `p1`, also for the process that replaces it (`p1'`). `grants` says which rights a
-client of a name needs for its work, and no more.
+A client's user is the name of the client: `p1`, also for the process that replaces it (`p1'`). `grants` returns the rights that
+each user needs for its work, and no more.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Identities:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def settings(self, node_id: int) -> dict[str, Any]:
-        """The keys of a node."""
+        """The settings of a node that concern security."""
         return {
             "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": SCRAM_256,
@@ -72,7 +72,7 @@ class Identities:
         }
 
     def files(self, node_id: int) -> dict[str, bytes]:
-        """The files that its keys name."""
+        """The files that the settings of a node name."""
         return {USERS_FILE: self._users_file, PASSWORD_FILE: self.password(node_user(node_id)).encode()}
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -81,11 +81,11 @@ class Identities:
         return self._passwords.get(user, f"the password of {user}")
 
     def change_password(self, user: str, password: str) -> None:
-        """Clients of this user that connect from now on have this password."""
+        """Let clients of this user that connect from now on use this password."""
         self._passwords[user] = password
 
     def client(self, user: str, random_bytes: Callable[[int], bytes]) -> ClientSecurity:
-        """How a client of this user connects."""
+        """The security settings with which a client of this user connects."""
         return ClientSecurity(
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanism=SCRAM_256,

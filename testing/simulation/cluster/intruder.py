@@ -1,16 +1,16 @@
-"""A client in the network that knows every secret number of the protocol and has almost no rights.
+"""A client in the network that has every secret number of the protocol and almost no rights.
 
-The intruder knows what no client should: broker epochs, leader epochs, log ends, producer ids, the epoch of the quorum. It sends
-what a broker, a controller or another client would send, with true values, in one of four ways:
+The intruder has values that no client should have: broker epochs, leader epochs, log ends, producer ids, the epoch of the quorum.
+It sends requests of a broker, a controller or another client, with true values, in one of four ways:
 
     as itself     a user with DESCRIBE on topics, and no other right
     unknown       without logging in
     guessing      it logs in as the administrator or a node, with a wrong password
     pretending    it logs in as itself, and in the middle of the session again as the administrator, whose password it knows
 
-Everything must be refused. An answer without an error is a problem of the run; and whatever takes effect all the same disturbs
-the invariants: a forged offset moves a high watermark (I7, I10), a forged record is one that no client of the run wrote, a forged
-vote or epoch disturbs the quorum (I18). A request of the intruder that passes the guards of a handler violates I47.
+Everything must be refused. An answer without an error is a problem of the run; and a request that takes effect all the same
+breaks an invariant: a forged offset moves a high watermark (I7, I10), a forged record is one that no client of the run wrote, a
+forged vote or epoch disturbs the quorum (I18). A request of the intruder that passes the guards of a handler violates I47.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HIGH = 2**40
 ITSELF, UNKNOWN, GUESSING, PRETENDING = "as itself", "unknown", "guessing", "pretending"
 WAYS = (ITSELF, ITSELF, ITSELF, UNKNOWN, GUESSING, PRETENDING)
 MARK = b"of the intruder"
-"""In each record that it sends."""
+"""Part of each record that it sends."""
 
 
 class Attack(NamedTuple):
@@ -56,7 +56,7 @@ class Attack(NamedTuple):
 
 
 class Facts:
-    """What is true at this moment."""
+    """The true values at this moment."""
 
     def __init__(self, around: SimCluster, options: Options, draw: Random) -> None:
         image = around.image()
@@ -102,7 +102,7 @@ class Intruder:
                 await self.attack(client, self.draw.choice(WAYS))
 
     async def attack(self, client: Client, how: str) -> None:
-        """One attack."""
+        """Attempt one attack, on a node that is drawn."""
         attack = self.draw.choice(list(attacks(Facts(self.around, self.options, self.draw), self.draw)))
         nodes = self.around.broker_ids if attack.role == BROKER else self.around.controller_ids
         node = self.draw.choice(nodes)
@@ -168,11 +168,11 @@ def _check(response: Any) -> None:
         raise BrokerError(ErrorCode(response.error_code), "the login was refused")
 
 
-# -- what it sends ----------------------------------------------------------------------------------------------------
+# -- attacks ----------------------------------------------------------------------------------------------------------
 
 
 def attacks(facts: Facts, draw: Random) -> Iterator[Attack]:
-    """One of each kind, with what is true now."""
+    """One attack of each kind, with the values that are true now."""
     if facts.partition is not None:
         yield from _of_a_follower(facts, draw)
         yield from _of_a_client(facts)

@@ -21,7 +21,8 @@ EXPECTED = (
     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     ErrorCode.REPLICA_NOT_AVAILABLE,
 )
-"""A directory, or a replica, may be offline; a directory may be cordoned; and a broker may not have the replica."""
+"""Errors that are no problem of the run: a directory or a replica may be offline, a directory may be cordoned, and a broker may
+not have the replica."""
 
 
 class LogMover:

@@ -1,10 +1,10 @@
-"""Record batches that are wrong in one place each, with a right checksum unless the checksum is what is wrong.
+"""Record batches that are wrong in one place each; the checksum is right unless it is the wrong place.
 
 A broker refuses every one of them and appends nothing. The fuzzing client sends them to live brokers (`fuzzing_client.py`), and
 tests pass them to a log. Each shape has a name, so that a report says what was accepted.
 
     shapes = malformed_batches(1_700_000_000_000)
-    shapes["an offset delta is repeated"]        # bytes, as they would stand in a Produce request
+    shapes["an offset delta is repeated"]        # bytes, as in a Produce request
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _varint(field: int | bytes) -> bytes:
 
 
 def assemble(records: Sequence[bytes], now_ms: int, **header: int) -> bytes:
-    """A batch of these records whose header fits them, except for the given fields."""
+    """A batch of these records, with a header that fits them except for the given fields."""
     fields = {
         "base_offset": 0,
         "leader_epoch": -1,

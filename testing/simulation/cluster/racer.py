@@ -1,8 +1,8 @@
-"""A client that appends conditionally (`expect_offset`) to a partition to which others write as well.
+"""A client that appends conditionally (`expect_offset`) to a partition to which other clients write as well.
 
-It sends each record to the offset where it believes that the log ends. An acknowledged record is at this offset. A rejected one
-is nowhere: to the history it has failed, so a consumer that read it would show a bug. A conflict names the log end, which is
-above the offset, because the leader recognises a record that it has appended before.
+It sends each record with the offset at which it believes that the log ends. An acknowledged record is at this offset. A rejected
+record is in no log: in the history it has failed, so a consumer that reads it shows a bug. An OffsetConflict contains the log
+end, which is above the offset, because the leader recognises a record that it has appended before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Racer:
         self.draw = draw
         self.topic = draw.choice([topic for topic in options.topics if topic.promise == ALL])
         self.offset = 0
-        """Where it believes that the log ends."""
+        """The offset at which it believes that the log ends."""
         self._sent = 0
 
     async def work(self, producer: Any, going: Callable[[], bool]) -> None:

@@ -1,9 +1,9 @@
-"""A client that moves partitions to other brokers, changes its mind, and drains brokers (KIP-455), while faults happen.
+"""A client that reassigns partitions, cancels and replaces reassignments, and drains brokers (KIP-455), while faults happen.
 
-It remembers the last target of each partition that the controller has accepted. When the faults are over, the partition must get
-there (I34). A request without a response may or may not have been accepted, so the target is unknown then.
+It remembers the last target of each partition that the controller has accepted. When the faults are over, the partition must
+reach this target (I34). A request without a response may or may not have been accepted, so the target is unknown then.
 
-A reassignment takes replicas away, as a fault does. So no request is made while a disk has lost something that only another
+A reassignment takes replicas away, as a fault does. So no request is sent while a disk has lost something that only another
 replica has (`budget.py`), and no disk loses anything while a request is under way.
 """
 
@@ -106,7 +106,7 @@ class Reassigner:
     # -- drains -------------------------------------------------------------------------------------------------------
 
     async def _drain(self, admin: Any, draw: Random) -> None:
-        """As `strandline broker drain` does it: the broker gets no new replicas, its replicas move, and its leaders first."""
+        """Do what `strandline broker drain` does: the broker gets no new replicas, and its replicas move, its leaders first."""
         broker = draw.randint(1, self.options.brokers)
         await admin.alter_configs("broker", broker, {"broker.draining": True}, timeout_ms=PATIENCE_MS)
         cluster = await admin.describe_cluster(timeout_ms=PATIENCE_MS)

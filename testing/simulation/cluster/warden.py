@@ -1,8 +1,8 @@
-"""The administrator who changes security while clients run, and gives back everything before the cluster has to heal.
+"""The administrator who changes security while clients run, and restores the initial state when the faults end.
 
 It withdraws the rights of a producer or a consumer, adds a DENY rule beside them, changes a password, and sets a quota. A client
-that lacks a right fails meanwhile, and goes on afterwards. A client whose password was changed keeps its connections until it has
-to log in again; then its process dies, and the one that replaces it knows the new password.
+without a right fails meanwhile, and continues afterwards. A client whose password was changed keeps its connections for up to a
+second; then its process is replaced by one that has the new password.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandline.testing.simulation.security_plans import DENIALS, PASSWORDS, QUO
 Restart = Callable[[str], None]
 PATIENCE_MS = 1500
 LOOK_S = 0.2
-"""Seconds between two looks at what is to be given back."""
+"""Seconds between two comparisons of the metadata with its initial state."""
 RATES = (500.0, 2000.0, 20_000.0)
 """Quotas in bytes per second: a producer of a run writes a few thousand."""
 
@@ -41,9 +41,9 @@ class Warden:
         self.restart = restart
         self.going = True
         self.is_over = False
-        """The cluster has healed, and nothing may be wrong any more."""
+        """The cluster has healed: the warden ends as soon as the initial state is restored."""
         self.done: dict[str, int] = {}
-        """How often each change happened."""
+        """Kind of change -> how often it happened."""
         self._rules = {user: rules for user, rules in grants(options).items() if user[0] in "pc" and user[1:].isdigit()}
         """The rules of the producers and consumers."""
         self._gone: list[Acl] = []
@@ -54,7 +54,7 @@ class Warden:
         """Quotas that may exist now."""
 
     async def work(self, client: Client, admin: Any, _: Random) -> None:
-        """Change something until the faults end; then give back everything."""
+        """Change something, again and again until the faults end; then restore the initial state."""
         changes = self.options.security.changes if self.options.security is not None else ()
         while self.going and changes and self._rules:
             await asyncio.sleep(self.draw.uniform(0.1, 0.8))
@@ -70,7 +70,7 @@ class Warden:
         await self._restore(client, admin)
 
     async def _restore(self, client: Client, admin: Any) -> None:
-        """Give back everything, and watch until the run ends: a change without a response may be carried out late."""
+        """Restore the initial state, again and again until `is_over`: a change without a response may take effect late."""
         while self._note_wrong() or not self.is_over:
             try:
                 await self.give_back(admin)
@@ -91,7 +91,7 @@ class Warden:
         return bool(self._gone or self._denials or self._quotas or self._with_another_password())
 
     def _with_another_password(self) -> list[str]:
-        """Users whose credential in the metadata is not that of the password that their clients have."""
+        """Users whose credential in the metadata does not match the password of their clients."""
         identities, credentials = self.around.identities, self.around.image().scram_credentials
         assert identities is not None
         wrong = []

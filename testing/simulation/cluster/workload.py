@@ -1,8 +1,8 @@
 """The clients of a run: production producers, consumers and admins on machines of their own, and the history that they write.
 
-Every record has a unique value; a tombstone has none, so it carries a unique header instead. A record is *ok* if its receipt says
-where it is, and *unknown* if the receipt fails, or if its process dies first. It has *failed* only if it was rejected before the
-producer took it.
+Every record has a unique value; a tombstone has none, so it has a unique header instead. A record is *ok* if its receipt contains
+its offset, and *unknown* if the receipt fails, or if its process dies first. It has *failed* only if it was rejected before the
+producer accepted it.
 
 There is one history, and each send is judged by its promise: with acks=all its record stays, with idempotence it exists once,
 with acks=1 and 0 it may be lost until a consumer has read it.
@@ -46,7 +46,7 @@ from strandline.testing.simulation.options import RECOVER, ConsumerPlan, Options
 RETRY_S = 0.2
 FINAL_POLL_MS = 500
 LIES_AT_ONCE = 5
-"""Number of lies between two looks at the cluster: few, so that most of them come close to the truth."""
+"""Number of lies between two requests for the facts of the cluster: few, so that most lies come close to the truth."""
 LIAR_PATIENCE_S = 0.3
 ID_HEADER = "id"
 SOON_TRUE = "a topic that exists"
@@ -63,9 +63,9 @@ class Workload:
         self.problems: list[str] = []
         """Observations that no client may ever make."""
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
-        """By running consumer: the offset after the last record that it has read."""
+        """Running consumer -> (topic, partition) -> the offset after the last record that it has read."""
         self.deleted_below: dict[tuple[str, int], int] = {}
-        """The highest low watermark that a deletion of records was answered with."""
+        """(topic, partition) -> the highest low watermark in an answer to a DeleteRecords request."""
         self.reassigner = Reassigner(self.world, options, budget)
         self.log_mover = LogMover(self.world, options, self.problems)
         self.warden = Warden(cluster, options, self.world.stream("changes of security"), self.restart)
@@ -83,7 +83,7 @@ class Workload:
         self.produces = True
         self.going = True
         self._works: dict[str, Callable[[Client, str], Any]] = {}
-        """What each client does, by its name."""
+        """Name of a client -> its work."""
         self._crashes: list[Entry] = []
         """Scheduled deaths of clients."""
         self._tasks: dict[str, tuple[Client, asyncio.Task[Any]]] = {}
@@ -125,7 +125,8 @@ class Workload:
         self.transactions.begin(self._begin)
 
     def _declare_compaction(self) -> None:
-        """Clocks are wrong by up to a twentieth, or by an hour, so the time that tombstones are kept is not exact."""
+        """Tell the history which partitions are compacted, and for how long they keep tombstones. This time is not exact, because
+        clocks run wrong by up to a twentieth, or jump by up to an hour."""
         are_right = "clock_jump" not in self.options.kinds
         for topic in self.options.topics:
             if topic.is_compacted:
@@ -142,7 +143,7 @@ class Workload:
             self._crashes.append(self.world.scheduler.after(crash_at_s, self._crash, name, work))
 
     def _crash(self, name: str, work: Callable[[Client, str], Any]) -> None:
-        """The process dies with everything in flight; another one replaces it, under another name."""
+        """Kill the process with everything in flight; another one replaces it, under another name."""
         if name not in self._tasks:  # it was replaced before
             return
         client, _ = self._tasks.pop(name)
@@ -333,13 +334,14 @@ class Workload:
 
     async def _look_at_positions(self, consumer: Any, name: str) -> None:
         """Take the positions from the consumer. The last records of a partition may have been removed, so the consumer reaches
-        its end without reading them."""
+        the end of the partition without reading them."""
         for topic, index in self.positions[name]:
             with contextlib.suppress(StrandlineError):  # a leader has not answered where the records begin
                 self.positions[name][topic, index] = await consumer.position(TopicPartition(topic, index))
 
     def _value_of(self, record: Any) -> bytes:
-        """What identifies the record in the history. A record that names another key than its own is a problem."""
+        """The unique value (or header) of the record, which identifies it in the history. If it names another key than that of
+        the record, this is a problem."""
         if record.value is not None:
             value = bytes(record.value)
         else:
@@ -349,7 +351,8 @@ class Workload:
         return value
 
     async def _recover(self, consumer: Any, name: str, error: StrandlineError) -> None:
-        """A consumer learned that what it has read is gone: it returns to where the logs part."""
+        """Handle an error of a consumer, after a pause. If records that it has read were truncated, it returns to the offset at
+        which the logs diverge."""
         if isinstance(error, LogTruncated):
             place = TopicPartition(error.topic or "", error.partition or 0)
             self.history.seek(name, (place.topic, place.partition))
@@ -357,8 +360,8 @@ class Workload:
         await asyncio.sleep(RETRY_S)
 
     async def _read_offsets(self, client: Client, name: str) -> None:
-        """The latest offset that a client is told never decreases. Of two clients one may ask a leader that has been replaced
-        without knowing it: what is below its high watermark is committed, and it continues to answer."""
+        """Record the latest offsets that this client gets: they must never decrease. This is not compared between clients: one
+        may ask a leader that was replaced and does not know it, which still answers, with committed records only."""
         consumer = await self._started(client.consumer)
         if consumer is None:
             return
@@ -425,7 +428,7 @@ class Workload:
     # -- the deleter of records ---------------------------------------------------------------------------------------
 
     async def _trim(self, client: Client, name: str) -> None:
-        """Delete the oldest records of a partition, up to any offset. What is deleted is in the trace (`log.start_moved`)."""
+        """Delete the oldest records of a partition, up to any offset. The deletions are in the trace (`log.start_moved`)."""
         draw = self.world.stream(name)
         admin = await self._started(lambda: client.admin(request_timeout_ms=1000, max_block_ms=1000, connect_timeout_ms=500))
         if admin is None:
@@ -457,7 +460,7 @@ class Workload:
     # -- the upgrade --------------------------------------------------------------------------------------------------
 
     async def _upgrade(self, client: Client, name: str) -> None:
-        """Raise the level of the metadata once, in the middle of the faults. While a node is down, the controller refuses."""
+        """Raise the level of the metadata once, in the middle of the faults. While a node is down, the controller refuses it."""
         draw = self.world.stream(name)
         admin = await self._started(lambda: client.admin(request_timeout_ms=3000, max_block_ms=1000, connect_timeout_ms=500))
         if admin is None:
@@ -490,7 +493,7 @@ class Workload:
             await admin.stop()
 
     def end_disturbances(self) -> None:
-        """From now on begin no reassignment, no move of a log, no attack, and no change of security, groups and their topics."""
+        """Begin no more reassignments, moves of logs, attacks, or changes of security, of groups and of their topics."""
         self.reassigner.going = self.log_mover.going = self.warden.going = False
         self.groups.end_disturbances()
         self.transactions.end_disturbances()
@@ -526,8 +529,8 @@ class Workload:
     # -- the liar -----------------------------------------------------------------------------------------------------
 
     async def _lie(self, client: Client, name: str) -> None:
-        """Requests that no peer may send. If one is accepted, that is a problem. What it left in a log is unknown to the
-        history, so a consumer that reads it reveals it, too."""
+        """Send requests that no peer may send. It is a problem if one is accepted. A record that it leaves in a log is not in the
+        history, so a consumer that reads the record reveals it, too."""
         draw, connect = self.world.stream(name), asyncio.get_running_loop().create_connection
         left = self.options.lies
         while self.going and left > 0:
@@ -551,7 +554,7 @@ class Workload:
     # -- the last read ------------------------------------------------------------------------------------------------
 
     async def read_all(self) -> None:
-        """Read everything once more, with a client that has read none of it."""
+        """Read all records once more, with a new client."""
         client = self.cluster.client("final")
         await client.run(self._read_all(client))
         await client.run(self.transactions.read_all(client))
@@ -600,21 +603,22 @@ class SideTopic:
         """Topic ids of all generations."""
 
     async def churn(self, admin: Any) -> None:
-        """Create, write, read and delete one generation. A `StrandlineError` ends it at once; the next one begins with deleting
-        what exists."""
+        """Delete the previous generation of the topic; create, write and read the next one. A `StrandlineError` ends this at
+        once."""
         self.generation += 1
         if self.NAME in await admin.list_topics(timeout_ms=2000):
             await admin.delete_topics([self.NAME], timeout_ms=2000)
         replicas = min(self.workload.options.brokers, 3)
         made = await admin.create_topics([NewTopic(self.NAME, partitions=2, replication_factor=replicas)], timeout_ms=2000)
         if made[0].topic_id in self._met:
-            return  # a broker without the newest metadata said that the topic did not exist, and a lost response hid that it did
+            return  # a broker with old metadata did not list the topic; after a lost response the retry took it for created
         self._met.add(made[0].topic_id)
         if await self._write(made[0].topic_id):
             await self._read(made[0].topic_id)
 
     async def _write(self, topic_id: bytes) -> bool:
-        """False if a broker with old metadata named the deleted topic, and records were, or may have been, sent there."""
+        """Write the records of this generation. False if a broker with old metadata returned the id of the deleted topic, so that
+        records were, or may have been, sent to that one."""
         async with self.client.producer(**self.patience, delivery_timeout_ms=2000) as producer:
             await producer.partitions_for(self.NAME)
 
@@ -629,7 +633,7 @@ class SideTopic:
         return True
 
     async def _read(self, topic_id: bytes) -> None:
-        """A broker with old metadata may still serve the deleted topic, and does so under the id of that one."""
+        """Check the first record. A broker with old metadata may still serve the deleted topic, with the id of that topic."""
         async with self.client.consumer(**self.patience, auto_offset_reset="earliest") as consumer:
             await consumer.assign([(self.NAME, 0)])
             first = await consumer.getone(timeout_ms=2000)

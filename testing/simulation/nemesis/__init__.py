@@ -1,10 +1,10 @@
 """The nemesis: applies the faults of the plan, as far as the budget permits, and ends them again.
 
-`engine.py` follows the plan. Each kind of fault is a function in one of the other files, by what it strikes: it chooses its
-victim, begins, and returns an `Effect`, which says what it did, which nodes it holds up, and how it ends. A fault that the
-budget refuses, or that finds no victim, is skipped and counted.
+`engine.py` follows the plan. Each kind of fault is a function in one of the other files, which are named after what they strike.
+The function chooses a victim, begins the fault, and returns an `Effect`: a description, the nodes that are held up, and the
+function that ends it. A fault that the budget refuses, or that finds no victim, is skipped and counted.
 
-There is also an operator, who starts a process again that ended by itself because it could not continue.
+There is also an operator, who restarts a process that exited because it could not continue.
 """
 
 from __future__ import annotations

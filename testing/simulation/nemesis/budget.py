@@ -1,15 +1,15 @@
-"""The fault budget: what the nemesis may do so that every loss is a bug.
+"""The fault budget: the faults that the nemesis may cause so that every loss is a bug.
 
-This is what acks=all promises to survive. Any process may die at any time (its page cache survives). Of the replicas of a
-partition, `min.insync.replicas - 1` (one, if that is zero and others are in sync) may lose what they had not synced (a power
+These are the faults that acks=all promises to survive. Any process may die at any time (its page cache survives). Of the replicas
+of a partition, `min.insync.replicas - 1` (one, if that is zero and others are in sync) may lose what they had not synced (a power
 cut, an empty disk) before the ISR is full again, and never the last member of the ISR. The disk of one broker may rot: then that
 broker is never the only one left. A replica that has lost something must also leave the ISR before the rest of the ISR does,
 because without eligible leader replicas (KIP-966) the last member of an ISR leads again, whatever happened to its disk. So from
-the loss until the controller has removed the replica (its **window**), another member of each of its ISRs must be left alone.
+the loss until the controller has removed the replica (its **window**), no fault may strike all other members of one of its ISRs.
 
 Controllers fsync before they answer, so power cuts of all of them are within the budget. An empty disk is a loss: a minority of
 the quorum may have one between two moments at which every controller runs and is caught up. A disk that rots is a loss until the
-end: from then on that controller is not trusted to have anything, or to run.
+end: from then on the budget does not rely on that controller's records, nor on that it runs.
 
 The budget reads the committed metadata of the active controller. Without an active controller it permits no loss.
 """
@@ -38,21 +38,21 @@ class Budget:
     """Something happened that the budget does not cover. Only if it is not enforced."""
     losses: int = 0
     touched: Counter[int] = field(default_factory=Counter)
-    """By node: the number of faults that affect it at present (down, paused, cut off, slow)."""
+    """Node -> the number of faults that affect it at present (down, paused, cut off, slow)."""
     _lossy: dict[TopicIdPartition, set[int]] = field(default_factory=dict)
-    """By partition: the brokers that have lost something since the ISR was last full."""
+    """Partition -> the brokers that have lost something since the ISR was last full."""
     _windows: dict[int, int] = field(default_factory=dict)
     """Brokers that have lost something and may still be in an ISR: broker -> its broker epoch before the loss."""
     _armed: Counter[int] = field(default_factory=Counter)
-    """By broker: the number of armed faults that may still cost it something."""
+    """Broker -> the number of armed faults that may still cause a loss on it."""
     rotten: set[int] = field(default_factory=set)
-    """The broker whose disk holds what was not written there."""
+    """The broker whose disk holds bytes that were not written there."""
     rotten_controllers: set[int] = field(default_factory=set)
-    """Controllers whose disks hold what was not written there."""
+    """Controllers whose disks hold bytes that were not written there."""
     _reassigning: int = 0
     """Number of requests under way that may take replicas away from partitions."""
     _wiped: set[int] = field(default_factory=set)
-    """Controllers that came back with an empty disk since all were last caught up."""
+    """Controllers that restarted with an empty disk since all were last caught up."""
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -87,26 +87,26 @@ class Budget:
         return True
 
     def may_rot(self, broker: int) -> bool:
-        """Whether this broker's disk may return what was not written there. The same if losses are permitted: a cluster cannot
-        recover from an unreadable only copy. (A paused leader may find on waking that its followers were silent, and continue
-        alone.)"""
+        """Whether this broker's disk may return bytes that were not written there. This holds even if losses are permitted: a
+        cluster cannot recover if the only copy is unreadable. (A leader that was paused may remove its followers from the ISR,
+        because none has fetched meanwhile, and continue alone.)"""
         return self.rotten <= {broker} and self._is_well(broker) and self._may_lose(broker)
 
     def may_wipe_controller(self, node: int) -> bool:
-        """Whether this controller may come back with an empty disk. The same if losses are permitted: a quorum that lost its
-        majority for good rightly does nothing any more."""
+        """Whether this controller may restart with an empty disk. This holds even if losses are permitted: a quorum that has lost
+        its majority for good rightly stops."""
         self.look()
         ids = self.cluster.controller_ids
         others_well = all(n in self.cluster.controllers and not self.touched[n] for n in ids if n != node)
         return others_well and len(self._wiped | self.rotten_controllers | {node}) <= (len(ids) - 1) // 2
 
     def may_rot_controller(self, node: int) -> bool:
-        """Whether this controller's disk may return what was not written there. The same if losses are permitted."""
+        """Whether this controller's disk may return bytes that were not written there, even if losses are permitted."""
         return self.rotten_controllers <= {node} and self.may_wipe_controller(node)
 
     def _survivors(self, partition: Any, nodes: Collection[int]) -> bool:
-        """Whether a member of the ISR is healthy and not among these. One that leaves with a reassignment does not count if the
-        reassignment may complete now."""
+        """Whether a member of the ISR is healthy and not among these nodes. A member that a reassignment removes does not count
+        if the reassignment may complete now."""
         isr = partition.isr
         if partition.removing_replicas and set(partition.adding_replicas) <= set(isr):
             isr = [n for n in isr if n not in partition.removing_replicas]
@@ -118,7 +118,7 @@ class Budget:
         return is_ready and self._is_heard(broker)
 
     def _is_heard(self, broker: int) -> bool:
-        """Whether at least half of its session is left: a fault that is over may have kept its heartbeats back until now."""
+        """Whether at least half of the broker's session is left. (A fault that has ended may have delayed its heartbeats.)"""
         server = self.cluster.active_controller
         active = None if server is None else server.controller.active
         if server is None or active is None:
@@ -127,7 +127,7 @@ class Budget:
         return any(session.deadline - server.controller.now() > active.sessions.timeout_s / 2 for session in sessions)
 
     def _hangs(self, broker: int) -> bool:
-        """A disk that stalls holds its process up for longer than the fault lasts."""
+        """Whether its process waits for its disk. (A stalled disk can block a process for longer than the fault lasts.)"""
         loop = self.cluster.machines[broker].loop
         return loop is not None and loop.busy_until > self.cluster.world.now + HANGS_S
 
@@ -163,18 +163,18 @@ class Budget:
                 self._lossy.setdefault(key, set()).add(broker)
 
     def arm(self, broker: int) -> None:
-        """A fault is armed that may cost this broker something; when it strikes, `lost` is called as well."""
+        """A fault is armed that may cause a loss on this broker; when it strikes, `lost` is called as well."""
         self._armed[broker] += 1
         for key, p in self._keyed(self.cluster.image()):
             if broker in p.replicas:
                 self._lossy.setdefault(key, set()).add(broker)
 
     def disarm(self, broker: int) -> None:
-        """One fault of `arm` is over and can no longer cost this broker anything."""
+        """One fault of `arm` is over and can no longer cause a loss on this broker."""
         self._armed[broker] -= 1
 
     def rots(self, broker: int) -> None:
-        """From now on this broker is not trusted to have anything."""
+        """From now on the budget does not rely on any record of this broker."""
         self.exceeded = self.exceeded or (not self.enforced)
         self.losses += 1
         self.rotten.add(broker)
@@ -192,7 +192,7 @@ class Budget:
         """Update which windows are over and which ISRs are full. Called regularly."""
         if self.cluster.active_controller is None or not self.cluster.brokers:
             return
-        # The controller's own image is ahead of what is committed, and may be taken back. Brokers have the committed one.
+        # The controller's own image is ahead of the committed one, and may be reverted. Brokers have the committed one.
         image = max((b.metadata.image for b in self.cluster.brokers.values()), key=lambda image: image.offset)
         partitions = [p for _, p in self._keyed(image)]
         for broker, epoch in list(self._windows.items()):
@@ -207,8 +207,8 @@ class Budget:
             self._wiped.clear()
 
     def _is_of_present(self, broker: int, known: Any) -> bool:
-        """Whether the registration is newer than the loss: one of the process that lost something may still be on its way
-        through the quorum."""
+        """Whether the registration is that of the present process. (That of the process that lost something may be committed
+        late.)"""
         server = self.cluster.brokers.get(broker)
         return server is not None and server.incarnation_id == known.incarnation_id
 
@@ -224,12 +224,12 @@ class Budget:
 
     @property
     def open_windows(self) -> list[int]:
-        """Those of the windows that will be out of the ISRs soon; a broker with a rotten disk may stay."""
+        """The windows that will end soon: all but that of a broker with a rotten disk, which may stay in its ISRs."""
         return [n for n in self.windows if n not in self.rotten]
 
     @property
     def wiped_controllers(self) -> list[int]:
-        """Controllers that have lost their disk and not caught up since: they need *all* others, not a majority of them."""
+        """Controllers that have lost their disk and not caught up since. To do so, they need *all* others, not a majority."""
         return sorted(self._wiped)
 
     # -- reading the metadata -----------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def _reset(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("reset_response")
 def _reset_response(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The connection breaks under the next messages of one API: a lost response makes the sender repeat its request."""
+    """Connections break when they deliver the next messages of one API. After a lost response the sender repeats its request."""
     api_key, is_request, times = draw.choice(BREAKABLE), draw.random() < 0.25, draw.choice((1, 2, 5))
     breaks = nemesis.network.breaks
     after, chance = draw.random() < 0.3, draw.choice((1.0, 0.3))
@@ -70,7 +70,7 @@ def _fragment(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None
 
 @kind("slow_reader")
 def _slow_reader(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """A node or a client reads late what has arrived."""
+    """A node or a client reads the bytes that have arrived with a delay."""
     nodes = [*nemesis.nodes, *(m.id for m in nemesis.clients)]
     node, delay_s = nemesis.victim(draw, nodes), draw.choice((0.01, 0.1, 1.0))
     if node is None:
@@ -82,7 +82,7 @@ def _slow_reader(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | N
 
 @kind("mute")
 def _mute(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The present connections between two machines are dead without a notice; new ones work."""
+    """The present connections of a node with some machines die without notice; new ones work."""
     node = nemesis.victim(draw, nemesis.nodes)
     if node is None:
         return None

@@ -11,7 +11,7 @@ from strandline.testing.simulation.options import FaultPlan
 
 
 def cut(nemesis: Nemesis, links: list[tuple[int, int]]) -> Callable[[], None]:
-    """Returns the function that mends them."""
+    """Cut the links. Returns the function that mends them."""
     for link in links:
         nemesis.network.cut(*link)
 
@@ -54,7 +54,7 @@ def _cut_one_way(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | N
 
 @kind("half_open")
 def _half_open(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """One direction of all links of a node is dead, without a notice."""
+    """One direction of all links of a node carries nothing, and no process is notified."""
     node = nemesis.victim(draw, nemesis.role_weighted(draw))
     if node is None:
         return None
@@ -86,7 +86,7 @@ def _swizzle(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     order = draw.sample(nodes, len(nodes))
     step_s = fault.duration_s / (2 * len(nodes) + 1)
     mends: dict[int, Callable[[], None]] = {}
-    """By node that is cut off at present."""
+    """Node that is cut off at present -> the function that reconnects it."""
 
     def go(node: int) -> None:
         mends[node] = cut(nemesis, nemesis.links_of(node))

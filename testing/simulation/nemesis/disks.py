@@ -16,7 +16,7 @@ from strandline.testing.simulation.nemesis.readers import forget_tails, read_thr
 from strandline.testing.simulation.options import FaultPlan
 
 ALONE_S = 5.0
-"""Longest wait, in seconds, until all others are out of the ISRs, and until the last member is back."""
+"""Longest wait, in seconds, until all other members are out of the ISRs, and until the last member is back."""
 
 
 @kind("crash_in_disk")
@@ -42,7 +42,7 @@ def _death(nemesis: Nemesis, node: int, n: int, pattern: str) -> Effect:
 
 @kind("crash_in_start")
 def _crash_in_start(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The process dies, and its successor dies while it starts."""
+    """The process dies, and the next one dies while it starts."""
     node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
     if node is None:
         return None
@@ -53,7 +53,7 @@ def _crash_in_start(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect 
 
 @kind("wipe")
 def _wipe(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The machine comes back with an empty disk."""
+    """The machine loses its power and its disk, and returns with an empty one."""
     budget, cluster = nemesis.budget, nemesis.cluster
     if draw.random() < 0.7:
         node = nemesis.victim(draw, [n for n in cluster.broker_ids if budget.may_lose(n)])
@@ -73,8 +73,9 @@ def _wipe(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("wipe_last")
 def _wipe_last(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """All other members of an ISR die. The last one comes back with an empty disk. If one copy is enough for a topic, that is a
-    certain loss, so it happens only where losses are permitted; otherwise an eligible replica leads when it returns."""
+    """All brokers but one die. When that one is alone in the ISR of each partition that it leads, its machine restarts with an
+    empty disk. If one copy is enough for a topic, that is a certain loss, so this happens only where losses are permitted;
+    otherwise an eligible replica leads when it returns."""
     cluster, running = nemesis.cluster, nemesis.running(nemesis.cluster.broker_ids)
     if nemesis.budget.enforced or cluster.active_controller is None:
         return None
@@ -141,7 +142,7 @@ def _cold_reads(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | No
 
 
 def armed(nemesis: Nemesis, node: int, fault: Fault, what: dict[str, Any]) -> Effect:
-    """A fault that waits in a disk for its operation. It may strike several times, or never."""
+    """The effect of a fault that waits in a disk for its operation. It may strike several times, or never."""
     files = nemesis.cluster.machines[node].files
 
     def undo() -> None:
@@ -176,7 +177,7 @@ ERRORS = (
 
 @kind("disk_error")
 def _disk_error(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Some operations fail. Where brokers have several log directories, each is on a disk of its own, and a broker that goes on
+    """Some operations fail. If brokers have several log directories, each is on a disk of its own, and a broker that continues
     without one counts as one that has lost records."""
     dirs = nemesis.options.log_dirs
     nodes = nemesis.role_weighted(draw)
@@ -196,7 +197,7 @@ def _disk_error(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | No
 
 
 def costly(nemesis: Nemesis, node: int, effect: Effect) -> Effect:
-    """The same effect, for the budget: the broker may lose something as long as it lasts."""
+    """Return the effect after a note to the budget: while it lasts, the broker may lose something."""
     if node not in nemesis.cluster.broker_ids:
         return effect
     nemesis.budget.arm(node)
@@ -213,8 +214,8 @@ def costly(nemesis: Nemesis, node: int, effect: Effect) -> Effect:
 
 @kind("dir_fails")
 def _dir_fails(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Every operation on one of a broker's log directories fails, until it is repaired. What it holds stays, but the broker
-    cannot know that."""
+    """Every operation on one of a broker's log directories fails until the fault ends. The content stays, but the broker cannot
+    know that."""
     node = nemesis.victim(draw, nemesis.may_lose(nemesis.running(nemesis.cluster.broker_ids)))
     if node is None or not nemesis.options.log_dirs:
         return None

@@ -1,7 +1,7 @@
 """Follows the plan: begins each fault at its time, ends it after its duration, and ends all faults when the cluster is to heal.
 
-The engine does not know what a kind of fault does, only that it returns an `Effect`. Here is what all kinds share: which node
-may be a victim now, and which links a node has.
+The engine does not depend on the kind of a fault, which only has to return an `Effect`. The common part of all kinds is here: the
+nodes that may be victims now, and the links of a node.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from strandline.testing.simulation.nemesis.budget import Budget
 from strandline.testing.simulation.options import FaultPlan, Options
 
 FIRST_CLIENT = 200
-"""Clients have higher numbers."""
+"""All clients have numbers above this one."""
 REPAIR_S = (0.5, 2.0)
-"""Seconds until the operator restarts a broker that goes on without one of its log directories."""
+"""Seconds until the operator restarts a broker that continues without one of its log directories."""
 OPERATOR_LOOKS_S = 0.1
 """Seconds between two looks of the operator at the processes."""
 OPERATOR_S = (0.3, 2.0)
-"""Seconds until the operator starts a process again that ended by itself."""
+"""Seconds until the operator restarts a process that has exited."""
 WHAT_TO_DO = ("empty this directory as a whole", "Restore it from another controller")
 """Sentences in the message of a controller that must not continue with the content of its disk."""
 
@@ -37,7 +37,7 @@ class Effect:
     """A fault that has begun."""
 
     what: dict[str, Any]
-    """For the trace: the victim and the numbers."""
+    """The fields of its event in the trace: the victim and the numbers."""
     touches: tuple[int, ...] = ()
     """The nodes that it holds up."""
     undo: Callable[[], object] | None = None
@@ -53,11 +53,11 @@ class Nemesis:
         self.options = options
         self.budget = budget
         self.counts: Counter[str] = Counter()
-        """By kind: how often it happened."""
+        """Kind -> how often it happened."""
         self.skipped: Counter[str] = Counter()
-        """By kind: how often it was skipped, because the budget refused it or no victim existed."""
+        """Kind -> how often it was skipped, because the budget refused it or no victim existed."""
         self.down: Counter[int] = Counter()
-        """By node: the number of faults that keep it down."""
+        """Node -> the number of faults that keep it down."""
         self.draw = self.world.stream("nemesis")
         self._active: dict[int, Effect] = {}
         self._tasks: dict[asyncio.Task[None], Coroutine[Any, Any, None]] = {}
@@ -77,7 +77,7 @@ class Nemesis:
             self.budget.lost(node)
 
     async def stop(self, node: int) -> None:
-        """Send SIGTERM, unless that was done already."""
+        """Send SIGTERM, unless that was done already, and wait for the end of the process."""
         self.stopping.add(node)
         self.budget.touched[node] += 1
         await asyncio.shield(asyncio.get_running_loop().create_task(self._stop(node), name=f"nemesis stops {node}"))
@@ -106,7 +106,7 @@ class Nemesis:
         self._tasks[asyncio.get_running_loop().create_task(self._guarded(coroutine), name=name)] = coroutine
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """An error in the nemesis ends the run. Otherwise a fault would silently not happen, or never end."""
+        """Run a part of the nemesis. An error in it ends the run; otherwise a fault would silently not happen, or never end."""
         try:
             await coroutine
         except Exception as e:
@@ -154,7 +154,7 @@ class Nemesis:
         return broker is not None and broker.log_dirs is not None and broker.log_dirs.has_offline
 
     async def _repair_later(self, node: int) -> None:
-        """A broker goes on without the directory that has failed. The operator restarts it, if the others can do without it."""
+        """Stop a broker that continues without a failed directory, if the budget permits it. The operator then restarts it."""
         try:
             await asyncio.sleep(self.draw.uniform(*REPAIR_S))
             if self._has_offline_dir(node) and self.budget.may_touch((node,)):
@@ -171,7 +171,7 @@ class Nemesis:
             self._returning.pop(node, None)
 
     def _empty_if_damaged(self, node: int) -> None:
-        """Empty the directory of a controller whose message asks for that, when the budget permits it."""
+        """Empty the directory of a controller whose error message asks for that, if the budget permits it."""
         machine = self.cluster.machines[node]
         if machine.loop is not None or node not in self.budget.rotten_controllers or not self.budget.may_wipe_controller(node):
             return
@@ -215,7 +215,7 @@ class Nemesis:
         await asyncio.sleep(max(m.loop.busy_until for m in self.world.machines.values() if m.loop is not None) - self.world.now)
 
     def watch(self) -> None:
-        """After the heal: start processes again that end by themselves."""
+        """Run the operator after the heal: restart processes that exit."""
         self.going = True
         self.spawn(self._operate(), "operator")
 
@@ -251,14 +251,15 @@ class Nemesis:
         return self.cluster.broker_ids if draw.random() < 0.75 else self.cluster.controller_ids
 
     def may_lose(self, nodes: Iterable[int]) -> list[int]:
-        """Those of the nodes whose disks may lose what was not synced. Controllers always may: what they have told others is on
-        their disks."""
+        """The nodes of these whose disks may lose what was not synced. Controllers always may: all state that they have reported
+        is on their disks."""
         return [n for n in nodes if n in self.cluster.controller_ids or self.budget.may_lose(n)]
 
 
 Kind = Callable[[Nemesis, FaultPlan, Random], Effect | None]
 KINDS: dict[str, Kind] = {}
-"""By name. The tables of weights, `FAULTS`, `DOUBLE_FAULTS`, `DIRECTORY_FAULTS` and `GROUP_FAULTS`, have the same names."""
+"""The kinds of faults, by the names in the tables of weights: `FAULTS`, `DOUBLE_FAULTS`, `DIRECTORY_FAULTS`, `GROUP_FAULTS` and
+`TRANSACTION_FAULTS`."""
 
 
 def kind(name: str) -> Callable[[Kind], Kind]:

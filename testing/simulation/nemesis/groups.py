@@ -23,7 +23,7 @@ MESSAGES = (
     apis.HEARTBEAT,
     apis.LEAVE_GROUP,
 )
-"""The API of the messages that are held or lost."""
+"""The API keys of the messages that are held or lost; one that is listed more often is drawn more often."""
 MOVED_S = 4.0
 """Longest wait for another coordinator, in seconds."""
 
@@ -46,7 +46,7 @@ def message_held(nemesis: Nemesis, draw: Random, messages: Sequence[int]) -> Eff
 
 @kind("group_message_lost")
 def _message_lost(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The connection breaks under the message of a member."""
+    """The connection breaks when it delivers the message of a member."""
     return message_lost(nemesis, draw, MESSAGES)
 
 

@@ -27,7 +27,7 @@ AMBUSHED = (
 """Messages about a state that may have changed when they arrive."""
 AMBUSHES = {"crash": "is to crash", "pause": "is to be paused", "cut": "is to be cut off"}
 LURK_S, FENCED_S = 3.0, 4.0
-"""Shortest wait for such a message, and longest wait until the controller has noticed what happened to a broker, in seconds."""
+"""Longest waits, in seconds: for such a message (plus the duration of the fault), and until a broker is fenced or unfenced."""
 
 
 @kind("hold")
@@ -48,8 +48,8 @@ def _hold(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("ambush")
 def _ambush(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Hold the next message of one kind until something has happened to another broker. Two separate faults would rarely meet
-    like that, and most guards of epochs exist for this case."""
+    """Hold the next message of one kind until something has happened to another broker. Two separate faults would rarely coincide
+    like that, and most checks of epochs exist for this case."""
     (api_key, is_request), how = draw.choice(AMBUSHED), draw.choice(("crash", "crash", "pause", "cut"))
     hold = nemesis.network.hold(lambda m: m.api_key == api_key and m.is_request == is_request, 1)
     nemesis.spawn(_lurk(nemesis, fault, hold, how, draw), f"ambush {fault.number}")
@@ -76,7 +76,7 @@ async def _lurk(nemesis: Nemesis, fault: FaultPlan, hold: Hold, how: str, draw: 
 
 
 async def _strike(nemesis: Nemesis, victim: int, how: str) -> None:
-    """Wait until the controller has fenced and unfenced the broker, if it does."""
+    """Crash or silence the broker, and wait until the controller has fenced and unfenced it, if it does."""
     cluster, until = nemesis.cluster, nemesis.world.until
     before = _broker_epoch(cluster, victim)
     with nemesis.budget.touching(victim):
@@ -93,7 +93,7 @@ async def _strike(nemesis: Nemesis, victim: int, how: str) -> None:
 
 
 def _silence(nemesis: Nemesis, victim: int, how: str) -> Callable[[], object]:
-    """Returns the function that ends it."""
+    """Pause the broker, or cut its links. Returns the function that ends this."""
     if how == "pause":
         machine = nemesis.cluster.machines[victim]
         machine.pause()
@@ -102,6 +102,6 @@ def _silence(nemesis: Nemesis, victim: int, how: str) -> Callable[[], object]:
 
 
 def _broker_epoch(cluster: SimCluster, broker: int) -> int:
-    """The broker epoch of the registered, unfenced process; -1: there is none."""
+    """The broker epoch of the broker, if it is registered and unfenced; otherwise -1."""
     known = None if cluster.active_controller is None else cluster.image().brokers.get(broker)
     return -1 if known is None or known.fenced else int(known.broker_epoch)

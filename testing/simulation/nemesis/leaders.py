@@ -1,8 +1,8 @@
-"""Leadership that moves to another broker and back, while something of the time before is held back.
+"""Leadership that moves to another broker and back, while a message or a replica of the first leadership is held back.
 
-Most guards of leader epochs exist for a broker that leads again in a later epoch, with the same log and on the same connections:
-a message or a follower of the first leadership finds the right broker and the wrong epoch. Faults that meet by chance hardly
-ever cause it, because in between the broker has to be fenced, to catch up, and to be elected again.
+Most checks of leader epochs exist for a broker that leads again in a later epoch, with the same log and on the same connections:
+a message or a follower of the first leadership finds the right broker and the wrong epoch. Faults that coincide by chance hardly
+ever cause this, because in between the broker has to be fenced, to catch up, and to be elected again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ PRODUCE = (apis.PRODUCE, True)
 KEPT = (*[FETCH_REQUEST] * 3, *[FETCH_RESPONSE] * 3, PROPOSAL, *[DECISION] * 2, PRODUCE, None)
 """Messages to or from the leader, of which one is held until it leads again. None: no message."""
 ASIDE = ("cut", "cut", "pause", "none")
-"""What keeps a third replica from learning of the leader in between: it is cut off from the controllers, or paused."""
+"""How a third replica is kept from receiving the leader in between: it is cut off from the controllers, or paused."""
 HELD_S, MOVED_S, TURNS_MAX = 0.6, 4.0, 4
 """Longest waits for the message and for a change of the leader, in seconds; and how many brokers are asked to resign."""
 
 
 class Target(NamedTuple):
-    """A partition whose leader is to lose it and to get it back."""
+    """A partition whose leader is to lose the leadership and to get it back."""
 
     key: TopicIdPartition
     name: str
@@ -93,7 +93,7 @@ async def _round_trip(nemesis: Nemesis, target: Target, kept: tuple[int, bool] |
                 await _take_away(nemesis, target, _is_channel(kept))
             await _give_back(nemesis, target)
             if draw.random() < 0.5:
-                back()  # It learns of the later epoch before the message arrives.
+                back()  # The third replica receives the later epoch before the message arrives.
                 await asyncio.sleep(draw.choice((0.0, 0.05, 0.3)))
         except OutOfTime:
             pass
@@ -122,7 +122,7 @@ def _holding(nemesis: Nemesis, target: Target, kept: tuple[int, bool], aside: st
 
 
 async def _wait_for_message(nemesis: Nemesis, hold: Hold, kept: tuple[int, bool] | None, target: Target) -> None:
-    """Wait for the message; if none comes, the story continues without it."""
+    """Wait until a message is held; if none is sent in time, the story continues without it."""
     if _is_channel(kept) and target.third is not None:
         step_down(nemesis, target.third)  # When the follower returns, the leader has an ISR change to propose.
     try:
@@ -132,13 +132,14 @@ async def _wait_for_message(nemesis: Nemesis, hold: Hold, kept: tuple[int, bool]
 
 
 def _is_channel(kept: tuple[int, bool] | None) -> bool:
-    """Whether the leader's heartbeats, or the responses to them, wait behind the held message."""
+    """Whether the held message is on the leader's connection to the controller, so that heartbeats or their responses wait behind
+    it."""
     return kept is not None and kept[0] == apis.ALTER_PARTITION
 
 
 @contextmanager
 def _set_aside(nemesis: Nemesis, node: int | None, how: str) -> Iterator[Callable[[], None]]:
-    """Returns the function that ends it."""
+    """Within the block, pause the node or cut it off from the controllers; yields the function that ends this earlier."""
     undo: list[Callable[[], object]] = []
     if node is None:
         pass
@@ -162,8 +163,8 @@ def _set_aside(nemesis: Nemesis, node: int | None, how: str) -> Iterator[Callabl
 
 @contextmanager
 def _forking(nemesis: Nemesis, target: Target, draw: Random) -> Iterator[float]:
-    """In half of the cases no follower fetches from the leader any more, so that records that it still appends are in its own
-    log only when another broker leads. Returns how long the leader continues."""
+    """In half of the cases, hold the fetches of all followers within the block, so that records that the leader appends meanwhile
+    are in no other log when another broker leads. Yields how long the leader continues, in seconds."""
     if draw.random() < 0.5:
         yield 0.0
         return
@@ -179,8 +180,8 @@ def _is_fetch_of_replica(nemesis: Nemesis, message: Message, target: Target) -> 
 
 
 async def _take_away(nemesis: Nemesis, target: Target, is_channel: bool) -> None:
-    """The leader asks to be fenced, as a broker does that finds damage. If its heartbeats do not arrive anyway, it is cut off
-    until its session has expired."""
+    """Let the leader ask to be fenced, as a broker that finds damage does, and wait until another broker leads. If its heartbeats
+    cannot arrive, it is cut off instead, until its session has expired."""
     leader, undo = target.leader, None
     if is_channel or not step_down(nemesis, leader):
         controllers = nemesis.cluster.controller_ids
@@ -193,7 +194,7 @@ async def _take_away(nemesis: Nemesis, target: Target, is_channel: bool) -> None
 
 
 async def _give_back(nemesis: Nemesis, target: Target) -> None:
-    """The leader in between resigns, as often as it takes."""
+    """Let the present leader ask to be fenced until the first one leads again, at most `TURNS_MAX` times."""
     leader, until = target.leader, nemesis.world.until
     for _ in range(TURNS_MAX):
         await until(lambda: _may_lead(nemesis, target), MOVED_S, "it is in the ISR again")
@@ -210,7 +211,7 @@ def _has_moved(nemesis: Nemesis, target: Target, before: int) -> bool:
 
 
 def step_down(nemesis: Nemesis, broker: int) -> bool:
-    """Let the broker ask to be fenced for a moment, as one that leads a damaged log does. False: it cannot at present."""
+    """Let the broker ask to be fenced for a moment, as the leader of a damaged log does. False: it cannot at present."""
     server, machine = nemesis.cluster.brokers.get(broker), nemesis.cluster.machines[broker]
     if server is None or not server.ready.is_set() or machine.loop is None or machine.is_paused:
         return False
@@ -219,18 +220,18 @@ def step_down(nemesis: Nemesis, broker: int) -> bool:
 
 
 def _registration(nemesis: Nemesis, target: Target) -> Any:
-    """The registration that the controllers have; None: no controller is active, or the partition was deleted."""
+    """The partition in the controllers' metadata; None: no controller is active, or the partition was deleted."""
     return None if nemesis.cluster.active_controller is None else nemesis.cluster.image().partition(target.key)
 
 
 def _leader(nemesis: Nemesis, target: Target) -> int | None:
-    """None: there is none, or it is unknown."""
+    """The present leader of the partition; None: there is none, or it is unknown."""
     found = _registration(nemesis, target)
     return None if found is None or found.leader < 0 else int(found.leader)
 
 
 def _may_lead(nemesis: Nemesis, target: Target) -> bool:
-    """Whether it is in the ISR and unfenced, or leads already."""
+    """Whether the first leader is in the ISR and unfenced, or leads already."""
     found = _registration(nemesis, target)
     if found is None or target.leader not in found.isr:
         return False

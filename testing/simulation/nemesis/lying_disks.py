@@ -1,8 +1,8 @@
-"""Disks that return what was not written there, without an error. In a run this strikes one broker, which from then on is
-trusted to have nothing, and one controller, whose vote the others can do without.
+"""Disks that return bytes that were not written there, without an error. In a run this strikes at most one broker, on whose
+records the budget does not rely from then on, and one controller, whose vote the others do not need.
 
-A controller's `quorum-state` is spared: it is one line of JSON without a checksum, as in Kafka, so no reader can tell that a
-digit has changed.
+A controller's `quorum-state` is spared: it is one line of JSON without a checksum, as in Kafka, so no reader can detect a changed
+digit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOGS = "/data/*-*/*.log"
 """Segments of partitions; on a controller's disk, of the metadata log."""
 ROTTABLE = (LOGS, LOGS, "/data/*-*/*.index", "/data/*checkpoint*")
 OF_CONTROLLERS = (LOGS, LOGS, LOGS, "/data/__cluster_metadata-0/*-*.checkpoint")
-"""The log, and snapshots."""
+"""Patterns of the files on a controller's disk: the metadata log (drawn more often), and snapshots."""
 CONTROLLERS_SHARE = 0.3
 
 
@@ -77,7 +77,7 @@ def _misdirect(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | Non
 
 @kind("stale_read")
 def _stale_read(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """A read returns an earlier content."""
+    """Some reads return an earlier content of their sector."""
     victim = _rotten(nemesis, draw)
     if victim is None:
         return None

@@ -17,7 +17,7 @@ def _take_down(nemesis: Nemesis, node: int, *, lossy: bool) -> Effect:
 
 
 def keep_down(nemesis: Nemesis, node: int) -> Effect:
-    """The node has died, and is not started again until the fault ends."""
+    """The effect of a fault that has ended the process of the node: it is not restarted until the fault ends."""
     nemesis.down[node] += 1
 
     def undo() -> None:
@@ -106,8 +106,8 @@ def _pause(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("blackout")
 def _blackout(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """All brokers, all controllers, or all nodes die at once, and come back each at its own time. Only controllers may lose
-    their power in this way: what they have told others is on their disks."""
+    """All brokers, all controllers, or all nodes die at once, and each is restarted at its own time. Only controllers may lose
+    their power in this way: all state that they have reported is on their disks."""
     who = draw.choice(("brokers", "controllers", "all"))
     cluster = nemesis.cluster
     nodes = [n for n in nemesis.nodes if who == "all" or (n in cluster.broker_ids) == (who == "brokers")]
@@ -124,9 +124,9 @@ def _blackout(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None
 
 @kind("power_many")
 def _power_many(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Two or more brokers lose their power, within a moment, and come back each at its own time. Now and then one of them comes
-    back with an empty disk. It happens only where losses are permitted, and if no disk rots, because a partition of which only
-    that replica is left cannot recover."""
+    """Two or more brokers die within a moment, most of them by a loss of power, and each is restarted at its own time. Now and
+    then one of them has an empty disk then. This happens only where losses are permitted, and if no disk rots, because a
+    partition of which only the rotten replica is left cannot recover."""
     running = nemesis.running(nemesis.cluster.broker_ids)
     if nemesis.budget.enforced or nemesis.budget.rotten or len(running) < 2 or nemesis.cluster.active_controller is None:
         return None

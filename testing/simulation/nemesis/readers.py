@@ -1,4 +1,4 @@
-"""Reads that go to the disk, so that the run meets what a fault did there, and not only the next process."""
+"""Reads from the disk, so that damage by a fault is found in this process, and not only by the next one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.testing.simulation.nemesis.engine import Nemesis
 
 
 def forget_tails(nemesis: Nemesis, node: int) -> None:
-    """Drop the ends of its logs that the process keeps in memory, so that it has to read them again."""
+    """Drop the ends of the broker's logs that its process keeps in memory, so that it has to read them from the disk."""
     broker = nemesis.cluster.brokers.get(node)
     if broker is not None and broker.has_logs:
         for partition in broker.replicas.partitions.values():
@@ -25,8 +25,8 @@ def forget_tails(nemesis: Nemesis, node: int) -> None:
 
 
 def read_through(nemesis: Nemesis, node: int) -> None:
-    """Read a broker's logs from the beginning, as a new consumer does or one that reads from followers. This finds damage that
-    nothing else meets before the run ends, while fetches of the same partitions are open."""
+    """Read a broker's logs from the beginning, as a new consumer or one that fetches from followers does. This finds damage that
+    no other read finds before the run ends, while fetches of the same partitions are open."""
     broker, machine = nemesis.cluster.brokers.get(node), nemesis.cluster.machines[node]
     if broker is None or not broker.has_logs or machine.loop is None or machine.is_paused:
         return

@@ -14,7 +14,7 @@ Slowed = tuple[list[tuple[int, int]], tuple[int, ...]]
 
 
 def _slow(nemesis: Nemesis, found: Slowed | None, **to: float) -> Effect | None:
-    """Change links; the undo function restores the defaults."""
+    """Set attributes of the links; the end of the fault restores the defaults."""
     if found is None:
         return None
     network, (links, touches) = nemesis.network, found
@@ -49,7 +49,7 @@ def _some_links(nemesis: Nemesis, draw: Random) -> Slowed | None:
 
 @kind("clog")
 def _clog(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """What is sent now leaves at the end of the fault."""
+    """Segments that are sent from now on leave at the end of the fault."""
     found = _some_links(nemesis, draw)
     if found is None:
         return None
@@ -61,7 +61,7 @@ def _clog(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("narrow")
 def _narrow(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Little bandwidth."""
+    """Links have little bandwidth."""
     return _slow(nemesis, _some_links(nemesis, draw), bytes_per_s=draw.choice((5_000, 50_000, 500_000)))
 
 

@@ -18,7 +18,7 @@ MESSAGES = (
     *[apis.INIT_PRODUCER_ID] * 2,
     *[apis.PRODUCE] * 2,
 )
-"""The API of the messages that are held or lost."""
+"""The API keys of the messages that are held or lost; one that is listed more often is drawn more often."""
 
 
 @kind("transaction_message_held")
@@ -29,7 +29,7 @@ def _message_held(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | 
 
 @kind("transaction_message_lost")
 def _message_lost(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The connection breaks under the message."""
+    """The connection breaks when it delivers the message."""
     return message_lost(nemesis, draw, MESSAGES)
 
 

@@ -1,4 +1,4 @@
-"""Voters that have forgotten: the majority that is left once had what was committed, and no longer has it."""
+"""Voters that have lost their disk: the majority that is left had the committed records once, and no longer has them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from strandline.testing.simulation.nemesis.leaders import step_down
 from strandline.testing.simulation.options import FaultPlan
 
 COMMITTED_S = 1.0
-"""Longest wait, in seconds, for a decision that the voters behind do not have."""
+"""Longest wait, in seconds, for a committed record that the voters behind do not have."""
 LEADERLESS_S = (1.5, 2.5, 4.0)
-"""How long, in seconds, they could elect one of themselves."""
+"""Seconds during which the voters behind and the wiped one could elect a leader among themselves."""
 
 
 class Sides(NamedTuple):
@@ -27,13 +27,13 @@ class Sides(NamedTuple):
     behind: tuple[int, ...]
     wiped: int
     others: tuple[int, ...]
-    """They have everything that was committed; the leader is one of them."""
+    """The voters that have every committed record; the leader is one of them."""
 
 
 @kind("wiped_voter")
 def _wiped_voter(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Some voters miss a decision. A voter that helped to commit it comes back with an empty disk while all that have the
-    decision are away. If it votes before it has learned what it forgot, the decision is lost."""
+    """Some voters miss a committed record. A voter that helped to commit it restarts with an empty disk while all voters that
+    have the record are down. If it votes before it has recovered its records, the committed record is lost."""
     sides = _sides(nemesis, draw)
     if sides is None:
         return None
@@ -55,7 +55,7 @@ def _sides(nemesis: Nemesis, draw: Random) -> Sides | None:
 
 async def _forget(nemesis: Nemesis, sides: Sides, draw: Random) -> None:
     for node in sides.others:
-        nemesis.down[node] += 1  # whatever ends its process from now on: it stays down
+        nemesis.down[node] += 1  # if its process ends from now on, for any reason, it stays down
     with nemesis.budget.touching(*sides.behind, sides.wiped, *sides.others):
         try:
             with _left_behind(nemesis, sides):
@@ -82,7 +82,7 @@ def _left_behind(nemesis: Nemesis, sides: Sides) -> Iterator[None]:
 
 
 async def _commit_something(nemesis: Nemesis, sides: Sides, draw: Random) -> None:
-    """Wait until the others have committed something that those behind do not have; fencing a broker for a moment is enough."""
+    """Wait until the others have committed a record that the voters behind do not have; a broker is fenced to cause one."""
     cluster, brokers = nemesis.cluster, nemesis.running(nemesis.cluster.broker_ids)
     behind = max((_log_end(cluster, n) for n in sides.behind), default=0)
     if brokers:
@@ -103,7 +103,8 @@ def _log_end(cluster: SimCluster, node: int) -> int:
 
 
 def _take_down(nemesis: Nemesis, sides: Sides) -> None:
-    """Take them down; what they have not received by then is lost with its connection."""
+    """Cut the power of the wiped voter and the others; reset their connections with the voters behind, which lose all messages in
+    flight."""
     cluster = nemesis.cluster
     nemesis.budget.wiped_controller(sides.wiped)
     for node in (sides.wiped, *sides.others):

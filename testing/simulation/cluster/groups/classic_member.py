@@ -40,7 +40,7 @@ Shape = dict[str, tuple[bytes, int]]
 """Topic -> its id and its number of partitions."""
 ABSENT = (b"", 0)
 LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_ID_NOT_FOUND)
-"""The coordinator does not count the member: it joins again as a new one."""
+"""Errors that mean that the coordinator does not have the member: it joins again as a new one."""
 
 
 class ClassicMember(Program):
@@ -52,7 +52,7 @@ class ClassicMember(Program):
         self._link = CoordinatorLink(self.client, self.plan.group, self.name, self.draw)
         self._member_id = ""
         self._shape: Shape = {}
-        """Of a leader: the topics of the group, as they were when it has assigned them."""
+        """If the member leads: the topics of the group when it assigned their partitions."""
         stay = self.around.ledger.begin(self.name, self.plan, consumer)
         try:
             return await self._take_part(stay)
@@ -114,7 +114,7 @@ class ClassicMember(Program):
             return response
 
     async def _sync(self, joined: messages.JoinGroupResponse) -> list[TopicPartition]:
-        # A static leader that returns must not assign (KIP-814), and does not know which topics its earlier process assigned.
+        # A static leader that returns must not assign (KIP-814), and does not know which topics its previous process assigned.
         assignments, self._shape = [], {}
         if joined.skip_assignment:
             self._shape = dict.fromkeys(self.plan.topics, ABSENT)
@@ -148,8 +148,8 @@ class ClassicMember(Program):
         return [messages.SyncGroupAssignment(member_id, encode_assignment(topics)) for member_id, topics in assigned.items()]
 
     def _topics_now(self) -> Shape:
-        """Id and number of partitions of each topic, in the newest metadata. A leader with older metadata would assign fewer
-        partitions, and make the group rebalance again after the next update."""
+        """Id and number of partitions of each topic, in the newest metadata. With older metadata a leader would assign fewer
+        partitions, and cause one more rebalance after the next update."""
         image = self.around.cluster.image()
         return {topic.name: (bytes(topic_id), len(topic.partitions)) for topic_id, topic in image.topics_by_id.items()}
 
@@ -225,7 +225,8 @@ class ClassicMember(Program):
         return False
 
     def _check_ids(self, stay: Stay) -> None:
-        """A consumer without a group goes on in a topic that was recreated. Its records count with the next assignment."""
+        """Start a rebalance if an assigned topic was recreated. A consumer without a group would continue to read it, but the
+        records of the new topic count only after the next assignment."""
         if any(stay.consumer.topic_id(tp) != key[0] for tp, key in stay.owned.items()):
             raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS, "a topic was recreated")
 

@@ -1,10 +1,10 @@
 """An administrator of groups: lists, describes, seeks and deletes them, and stores positions of groups without members.
 
 The groups `ledger-1` and `ledger-2` have no members. The clerk is the only one that changes their offsets, one request after the
-other, so it knows what each of them may be: the value of the last request that was answered, or, after a request without an
-answer, the value before or after it. A position that was stored with a retention time is gone some time after that.
+other, so it knows the values that each of them may have: that of the last request that was answered, or, after a request without
+an answer, the value before or after it. A position that was stored with a retention time expires some time after that.
 
-Groups with members get the same requests. Most are refused; what is not refused may let records of the group go unread.
+Groups with members get the same requests. Most are refused; if one is accepted, records of the group may stay unread.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Clerk:
         self.going = True
         self.positions: dict[tuple[str, TopicPartition], Wanted] = {}
         self.deleted: dict[str, None] = {}
-        """Groups whose deletion was answered, and to which nothing was stored since."""
+        """Groups whose deletion was answered, and for which no offset was stored since."""
         self._members = sorted({plan.group for plan in around.options.members})
 
     async def work(self, client: Client, admin: Any) -> None:
-        """Until the faults end."""
+        """Send requests until the faults end."""
         names = ("look", "look", "store", "store", "store", "check", "check", "expire", "forget", "delete", "seek", "remove")
         while True:
             await asyncio.sleep(self.draw.uniform(0.05, 0.5))
@@ -75,7 +75,7 @@ class Clerk:
 
     async def do_seek(self, client: Client, admin: Any) -> None:
         """Set a committed offset of a group that has members at times; the coordinator refuses this while the group has any. The
-        offset is never above the end of the log, because a member would reset such a position by itself."""
+        offset is never above the end of the log, because a member would reset such a position."""
         group, tp = self.draw.choice(self._members), self._place()
         ends = await admin.list_offsets({tp: LATEST}, timeout_ms=PATIENCE_MS)
         self.around.ledger.sought[group] = None

@@ -1,12 +1,12 @@
 """An administrator who changes the configuration of groups, while they have members.
 
-A change is one request about one group, which counts as a whole or not at all. So whatever order late requests take effect in,
-the session is at least 3.5 intervals long, and members with the worst clocks stay in their groups: each change keeps this with
-any value of the keys that it leaves as they are (`_change`).
+A change is one request about one group, which takes effect as a whole or not at all. In whatever order late requests take effect,
+the session must be at least 3.5 intervals long, so that members with the worst clocks stay in their groups: each change keeps
+this rule with any values of the keys that it does not set (`_change`).
 
-I50, as far as the answers to an administrator show it: a change that is acknowledged is committed, a value outside of the bounds
-never is, and at the end each key has a value that was asked for. (A late request may take effect after others that were
-acknowledged.)
+Checks the part of I50 that the answers to an administrator show: a change that is acknowledged is committed, a value outside of
+the bounds never is, and at the end each key has a value that was requested. (A late request may take effect after others that
+were acknowledged.)
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Configurer:
         self.is_settled = False
         self._groups = sorted({plan.group for plan in around.options.members})
         self._asked: dict[tuple[str, str], dict[int | None, None]] = {}
-        """(group, key) -> the values of all requests."""
+        """(group, key) -> the values that requests have set."""
 
     async def work(self, client: Client, admin: Any) -> None:
-        """Until the faults end; then until one last change of each group is accepted."""
+        """Change the configuration until the faults end; then once more for each group, until that change is accepted."""
         while self.going and self.around.going():
             what, group = self.draw.choice(NAMES), self.draw.choice(self._groups)
             try:
@@ -116,7 +116,7 @@ class Configurer:
             self.around.problems.append(f"{change} of group {group} is acknowledged, and not committed")
 
     def _was_committed(self, known: int, group: str, change: Values) -> bool:
-        """Whether the metadata has had these values since there were `known` batches of it."""
+        """Whether the committed metadata has had these values at some time since it had `known` batches."""
         images = [self.metadata.image, *islice(reversed(self.metadata.images.values()), len(self.metadata.images) - known + 1)]
         return any(all(_value(image, group, key) == value for key, value in change.items()) for image in images)
 

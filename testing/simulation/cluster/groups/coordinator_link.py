@@ -1,4 +1,4 @@
-"""Raw requests to the coordinator of a group: what a client without Strandline's consumer sends."""
+"""Raw requests to the coordinator of a group, as a client without Strandline's consumer sends them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class CoordinatorLink:
         self._connection: Connection | None = None
 
     async def ask(self, api_key: int, body: Message, timeout_ms: int) -> Any:
-        """One attempt. Raises `BrokerError` if the request is refused as a whole, or not answered in time."""
+        """Send the request once and return the response. Raises `BrokerError` if the request is refused as a whole, or not
+        answered in time."""
         connection = self._connection or await self._find()
         try:
             response = await connection.request(api_key, body, timeout_ms=timeout_ms)
@@ -41,12 +42,12 @@ class CoordinatorLink:
         return response
 
     def on_error(self, code: ErrorCode) -> None:
-        """A response contained this error."""
+        """A response contained this error: close the connection if the coordinator may have moved."""
         if code in MOVED:
             self.close()
 
     async def _find(self) -> Connection:
-        """Connect to the coordinator, which any broker names."""
+        """Ask any broker for the coordinator, and connect to it."""
         broker = self._draw.choice(self._cluster.broker_ids)
         connection = await self._connect(self._cluster.host(broker), BROKER_PORT)
         try:

@@ -1,6 +1,6 @@
 """A member whose program hands its records to a handler (`Consumer.run`), which fails for some of them.
 
-Which record fails, and whether for ever, follows from its place, so every member agrees. The judges:
+Whether a record fails, and whether always or once, follows from its place, so it is the same for every member. Checked here:
 
 - I36: a call of the handler begins only for a partition that the member owns, in its session, and not while another member owns
   the partition; and if another member owns it when the call ends, the call was cancelled.
@@ -29,9 +29,9 @@ from strandline.testing.simulation.group_plans import DEAD_LETTERS, IDLE, LEAVE,
 ADMIN = {"request_timeout_ms": 1000, "max_block_ms": 1000, "connect_timeout_ms": 500}
 LOOK_S = 0.02
 FAILS_FOR_EVER, FAILS_ONCE = 2, 4
-"""Percent of the records."""
+"""Percent of the records whose handler fails always, and once."""
 LONG_SHARE, SHORT_S = 0.03, 0.002
-"""Share of the calls that may take as long as the plan says; the others take this long at most."""
+"""Share of the calls that may take as long as the plan says; the others take `SHORT_S` at most."""
 DRAIN_MS = 500
 
 
@@ -48,11 +48,11 @@ class Origin(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """The newest record of a lane that was handed to the handler."""
+    """The newest record of a lane for which the handler was called."""
 
     offset: int
     is_over: bool
-    """It needs no further attempt here."""
+    """The record needs no further attempt by this member."""
 
 
 def fails(group: str, origin: Origin, attempt: int) -> bool:
@@ -60,7 +60,7 @@ def fails(group: str, origin: Origin, attempt: int) -> bool:
 
 
 def failures_of(group: str, origin: Origin) -> int:
-    """How many attempts of this record fail."""
+    """The number of attempts of this record that fail."""
     draw = crc32(repr((group, *origin)).encode()) % 100
     return 1 << 30 if draw < FAILS_FOR_EVER else 1 if draw < FAILS_FOR_EVER + FAILS_ONCE else 0
 
@@ -69,7 +69,7 @@ class Handling(Reader):
     def __init__(self, around: Surroundings, client: Client, name: str, plan: MemberPlan) -> None:
         super().__init__(around, client, name, plan)
         self._lanes: dict[tuple[TopicPartition, bytes | None], Lane] = {}
-        """Of the present run."""
+        """The lanes of the present call of `Consumer.run`."""
 
     async def stay(self) -> bool:
         if await self._topics_exist():
@@ -124,7 +124,7 @@ class Handling(Reader):
         return False
 
     async def _run(self, stay: Stay) -> str:
-        """Hand records to the handler until something happens to this program, which is returned."""
+        """Hand records to the handler until an event of the plan is due, which is returned; empty if the run has ended first."""
         self._lanes = {}
         plan = self.plan.run
 
@@ -184,7 +184,7 @@ class Handling(Reader):
         return bool(self.plan.run["retry_topic"]) or attempt >= self.plan.run["attempts"]
 
     def _begin(self, stay: Stay, record: Any) -> None:
-        """I36: this member handles the record, now."""
+        """I36: this member begins to handle the record."""
         tp = TopicPartition(record.topic, record.partition)
         stay.handed(tp, record.offset)
         lane = self._lane(record)

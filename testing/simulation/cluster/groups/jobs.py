@@ -25,7 +25,7 @@ class Jobs:
         self._sent = 0
 
     async def work(self, client: Client, admin: Any) -> None:
-        """Until the faults end."""
+        """Write to the topic and change it until the faults end."""
         options = {"request_timeout_ms": 1000, "max_block_ms": 1000, "connect_timeout_ms": 500, "delivery_timeout_ms": 1500}
         producer = await self.around.started(lambda: client.producer(**options))
         if producer is None:

@@ -1,16 +1,17 @@
-"""What the members of all groups were given: partitions and records. Members write into it; nothing else in a run reads it.
+"""The partitions and records that the members of all groups have received. Members write into it; no production code reads it.
 
-- **I36 ownership**, by what members were told. A partition has one owner in each member epoch. A member gets a record only while
+- **I36 ownership**, as the members see it. A partition has one owner in each member epoch. A member gets a record only while
   it owns the partition: after `on_assigned`, and before `on_revoked` or `on_lost`. A member of the newer protocol gets none when
-  its session may have ended without its knowledge, and none when another member owns the partition already.
-- **I38 what the next owner starts from**: the committed offset that the coordinator has answered.
+  its session may have ended without its knowledge, and none when another member already owns the partition.
+- **I38 start of the next owner**: the committed offset in the coordinator's answer.
 - **I39 coverage** (`unread`): every record below the committed offset of a group was finished by a member.
 
-A group may be deleted, and begin again with the first epoch. So each epoch counts with the group's *incarnation*, which the
-invariants know from the coordinator's records.
+A group may be deleted, and begin again with the first epoch. So an epoch is identified together with the group's *incarnation*,
+which the invariants have from the coordinator's records.
 
-A member that was removed without its knowledge may return records until it notices: an administrator has removed it, it has not
-given up partitions in time, or its connection broke and the network kept the next heartbeat back. Such a member is excused.
+A member that was removed without its knowledge may return records until its next heartbeat is answered: an administrator has
+removed it, it has not given up partitions in time, or its connection broke and the network delayed the next heartbeat. Such a
+member is excused.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from strandline.testing.simulation.invariants.violation import Violation
 
 
 class Coordinators(Protocol):
-    """What the invariants know of the groups, from the coordinators' records and answers (`invariants/groups.py`)."""
+    """The state of the groups, which the invariants have from the coordinators' records and answers (`invariants/groups.py`)."""
 
     def incarnation(self, group: str) -> int:
         """How often the group was deleted."""
@@ -38,14 +39,14 @@ class Coordinators(Protocol):
         """Whether a coordinator may have removed the member without its knowledge, although its session has not ended."""
 
     def longest_session_ms(self, group: str, member_id: str, within_ms: float) -> int:
-        """The longest session that the coordinator has told the member in its answers of the last `within_ms`, by the
+        """The longest session, in milliseconds, in the coordinator's answers to the member of the last `within_ms`, by the
         member's clock; 0: none."""
 
     def committed(self, group: str, key: TopicIdPartition) -> int:
         """The committed offset; -1: there is none."""
 
     def note(self, error: BaseException) -> None:
-        """Take a violation, which ends the run."""
+        """Report a violation, which ends the run."""
 
 
 class Place(NamedTuple):
@@ -56,13 +57,13 @@ class Place(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a member has begun to read a partition."""
+    """The start of a member's reading of a partition."""
 
     place: Place
     committed: int
     """The committed offset; -1: there is none."""
     first: int
-    """The first record that it was given."""
+    """The offset of the first record that it received."""
 
 
 class GroupLedger:
@@ -76,11 +77,11 @@ class GroupLedger:
         """The offsets of the records that a member has finished."""
         self.starts: list[Start] = []
         self.sought: dict[str, None] = {}
-        """Groups whose offsets an administrator has set or deleted, or may have: they may lack records."""
+        """Groups whose offsets an administrator has set or deleted, or may have: they may have left records unread."""
         self.stays: dict[str, Stay] = {}
-        """By name of the program: its present stay in the group."""
+        """Name of a program -> its present stay in the group."""
         self.newest: dict[Place, Stay] = {}
-        """The stay that was given the partition last."""
+        """Place -> the stay that last received the partition."""
         self._terms: dict[tuple[Place, int, int], str] = {}
         """(place, incarnation, member epoch) -> its owner."""
 
@@ -96,7 +97,8 @@ class GroupLedger:
         stay.owned.clear()
 
     def excuse(self, group: str, member_id: str | None = None) -> None:
-        """An administrator may have removed this member of the group, or any. It is excused until its next assignment."""
+        """An administrator may have removed this member of the group; None: any member. It is excused until its next
+        assignment."""
         for stay in self.stays.values():
             if stay.plan.group == group and member_id in (None, stay.member_id):
                 stay.is_excused = True
@@ -105,7 +107,7 @@ class GroupLedger:
         self.coordinators.note(Violation(invariant, f"group {stay.plan.group}: {text}"))
 
     def enter(self, stay: Stay, place: Place, epoch: int) -> None:
-        """I36: the member was told in this member epoch that it owns the partition."""
+        """I36: the coordinator has assigned the partition to the member in this member epoch."""
         term = (place, self.coordinators.incarnation(place.group), epoch)
         owner = self._terms.setdefault(term, stay.identity)
         if owner != stay.identity and not self.loss_permitted:
@@ -120,7 +122,7 @@ class GroupLedger:
 
 
 class Stay:
-    """One program in its group, from its subscription to its end: what it owns, and what it was given."""
+    """One program in its group, from its subscription to its end: the partitions that it owns, and the records it received."""
 
     def __init__(self, ledger: GroupLedger, name: str, plan: MemberPlan, consumer: Any) -> None:
         self.ledger = ledger
@@ -129,12 +131,12 @@ class Stay:
         self.consumer = consumer
         self.member_id = ""
         self.topics: tuple[str, ...] = plan.topics
-        """What it is subscribed to, unless by a pattern."""
+        """The topics to which it is subscribed, unless by a pattern."""
         self.pattern = plan.pattern
         self.owned: dict[TopicPartition, TopicIdPartition] = {}
         self.is_excused = False
         self._begins: dict[TopicIdPartition, int] = {}
-        """Partitions of which it was given no record yet -> the committed offset, or -1."""
+        """Partitions of which it has received no record yet -> the committed offset, or -1."""
 
     @property
     def identity(self) -> str:

@@ -1,4 +1,4 @@
-"""What the programs of a run's groups share: when they begin, what happens to them, and how they start their clients."""
+"""The common part of the programs of a run's groups: their begin, the events of their plans, and the start of their clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORK_SHARE = 0.15
 
 @dataclass(slots=True)
 class Surroundings:
-    """What all programs of a run have."""
+    """The objects that all programs of a run share."""
 
     cluster: SimCluster
     options: Options
@@ -31,7 +31,7 @@ class Surroundings:
     """False: every program leaves its group and ends."""
 
     async def started(self, make: Callable[[], Any]) -> Any:
-        """A client, which is started again and again until a broker answers; None if the run is over before."""
+        """Start a client, again and again until a broker answers; None if the run is over before."""
         while self.going():
             client = make()
             try:
@@ -47,7 +47,7 @@ class Surroundings:
 
 
 class Program:
-    """A program that is a member of a group. `live` is its whole life; what it does in the group is the subclass's."""
+    """A program that is a member of a group. `live` is its whole life; a subclass defines what it does in the group (`stay`)."""
 
     def __init__(self, around: Surroundings, client: Client, name: str, plan: MemberPlan) -> None:
         self.around = around

@@ -1,4 +1,4 @@
-"""Begins the clients of a run's groups, pauses processes, and says at the end what the groups have not read (I39)."""
+"""Begins the clients of a run's groups, pauses processes, and reports at the end what the groups have not read (I39)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DeadLetter(NamedTuple):
 
 
 class Observed:
-    """What the invariants know, for the ledger."""
+    """The ledger's view of the invariants: implements `ledger.Coordinators`."""
 
     def __init__(self, invariants: Invariants, clock: Callable[[], float]) -> None:
         self._ghosts = invariants.ghosts
@@ -109,7 +109,8 @@ class GroupWork:
             await admin.stop()
 
     def end_disturbances(self) -> None:
-        """From now on no topic, no offset and no configuration is changed, but for one last change, and no process is paused."""
+        """Stop changing topics, offsets and configurations (except for one last change of the configuration of each group), and
+        pause no more processes."""
         self.clerk.going = self.jobs.going = self.configurer.going = False
         for entry in self._pauses:
             cancel(entry)
@@ -163,7 +164,7 @@ class GroupWork:
 
     def skipped(self, offsets_of: Callable[[TopicIdPartition], list[int]], dead: Callable[[], Iterator[DeadLetter]]) -> str:
         """I39: a record below the committed offset of a group that no member has finished, or one between the committed offset
-        and the first record that a member was given; empty if there is none. `offsets_of`: the records of a partition. `dead`:
+        and the first record that a member received; empty if there is none. `offsets_of`: the records of a partition. `dead`:
         those of the dead-letter topic, which count as finished."""
         for letter in dead() if any(plan.run for plan in self.options.members) else ():
             if not failures_of(letter.group, letter.origin):
@@ -189,8 +190,7 @@ class GroupWork:
         return 1 << 62 if leader is None else int(leader.log.high_watermark)
 
     def _log_start(self, key: TopicIdPartition) -> int:
-        """The leader's log start. Records below it are deleted: a member whose position moves past them has none of them to
-        commit."""
+        """The leader's log start. Records below it are deleted, so no member has to finish and commit them."""
         leader = self._leader(key)
         return 0 if leader is None else int(leader.log.log_start_offset)
 

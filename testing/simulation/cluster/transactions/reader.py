@@ -1,4 +1,4 @@
-"""A consumer that reads committed records, and writes down what it saw and how far it has read."""
+"""A consumer that reads committed records, and records in the history what it has read, and up to which offsets."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ class CommittedReader:
                 self.positions[place] = position
 
     def _position(self, consumer: Any, place: tuple[str, int]) -> int:
-        """The position now: to wait for it would let the consumer read on meanwhile."""
+        """The present position. (It is read without an await, during which the consumer could read on.)"""
         return int(consumer.metrics()["partitions"].get(str(TopicPartition(*place)), {}).get("position", -1))

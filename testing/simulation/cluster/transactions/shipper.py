@@ -19,7 +19,7 @@ DRAIN_MS = 1000
 
 
 class Failed(Exception):
-    """The handler of a record fails, and the transaction with it."""
+    """The handler of a record fails, and so does the transaction."""
 
 
 class Shipper:
@@ -34,7 +34,7 @@ class Shipper:
         self._gave_up = gave_up
 
     async def work(self, start_producer: Callable[[], Any], start_consumer: Callable[[], Any]) -> None:
-        """The arguments return started clients, or None when the run is over."""
+        """Ship records until the run is over. The arguments return started clients, or None when the run is over."""
         while self._going():
             producer = await start_producer()
             if producer is None:

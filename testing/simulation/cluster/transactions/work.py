@@ -1,4 +1,5 @@
-"""Begins the programs and readers of a run's transactions, pauses processes, and says at the end what is open or unread (I44)."""
+"""Begins the programs and readers of a run's transactions, pauses processes, and reports at the end which transactions are open
+and which records unread (I44)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from strandline.testing.simulation.transaction_plans import SHIPPED, VANISH, Wri
 
 Begin = Callable[[str, Callable[[Client, str], Any], float], None]
 Started = Callable[..., Any]
-"""Starts a client again and again until a broker answers; None if the run is over before: see `Workload`."""
+"""Starts a client, again and again until a broker answers, and returns it; None if the run is over before. See `Workload`."""
 READER = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "request_timeout_ms": 1000, "max_block_ms": 1000}
 FINAL_POLL_MS = 500
 
@@ -53,7 +54,7 @@ class TransactionWork:
         """The committed output of the shippers, at the end."""
         self._committed = committed
         self._positions: dict[tuple[str, int], int] = {}
-        """What the group of the shippers has committed, at the end."""
+        """(topic, partition) -> the offset that the group of the shippers has committed, at the end."""
         self._produces = produces
         self._going = going
         self._started = started
@@ -93,7 +94,7 @@ class TransactionWork:
         await writer.work(lambda: self._started(lambda: client.producer(**options), self._produces))
 
     def _begins(self, client: Client, name: str, plan: WriterPlan) -> bool:
-        """Plan the pause of a process. False: it replaces one that vanishes, so it does nothing."""
+        """Plan the pause of a process, if it has one. False: the process replaces one that vanishes, so it must do nothing."""
         is_first = not name.endswith("'")
         if is_first and plan.event == PAUSE:
             after, machine = self.cluster.world.scheduler.after, client.machine
@@ -126,7 +127,7 @@ class TransactionWork:
             await consumer.stop()
 
     def end_disturbances(self) -> None:
-        """From now on no process is paused."""
+        """Pause no more processes."""
         for entry in self._pauses:
             cancel(entry)
 
@@ -134,7 +135,7 @@ class TransactionWork:
 
     @property
     def longest_s(self) -> float:
-        """How long a transaction may stay open after the death of its producer."""
+        """The longest time, in seconds, that a transaction of a writer may stay open after the death of its process."""
         timeouts = [plan.options["transaction_timeout_ms"] for plan in self.options.writers]
         sweep_ms = self.options.settings.get("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000)
         return (max(timeouts, default=0) + int(sweep_ms)) / 1000

@@ -14,7 +14,7 @@ from strandline.testing.simulation.transaction_plans import WriterPlan
 
 SIZE_MAX = 60
 QUESTIONS_MAX = 3
-"""How often a program asks for an outcome that it does not know. Then it starts over with a new producer."""
+"""How often a program asks for an unknown outcome, before it starts again with a new producer."""
 
 
 class Writer:
@@ -32,7 +32,7 @@ class Writer:
         gave_up: Callable[[str, Exception], None],
         on_fenced: Callable[[str], None],
     ) -> None:
-        """`on_fenced`: another process has taken the transactional id, says the coordinator."""
+        """`on_fenced`: called when the coordinator reports that another process has taken the transactional id."""
         self.name = name
         self.plan = plan
         self.history = history
@@ -45,7 +45,7 @@ class Writer:
         self._sent = 0
 
     async def work(self, start: Callable[[], Any]) -> None:
-        """`start` returns a started producer, or None when the run is over."""
+        """Write transactions until the run is over. `start` returns a started producer, or None when the run is over."""
         if not self.name.endswith("'"):  # a process that replaces a dead one begins at once
             await asyncio.sleep(self.plan.begins_at_s)
         while self._going():
