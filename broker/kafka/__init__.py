@@ -2,12 +2,12 @@
 
     codec.py, schemas.py   Kafka's encoding, and its messages (from `kio`)
     heads.py               the heads of its frames
-    server.py              a listener, and what it advertises
+    server.py              a listener, and the APIs that it advertises
     connection.py          a client: the order of its answers, its frames in and out
     call.py                one request, from Kafka's fields to ours and back
     apis.py                the table of APIs
     translations/          the fields of each API
-    wrong_protocol.py      Strandline's clients that connect here
+    wrong_protocol.py      the error for clients of Strandline that connect here
     errors.py              our error codes, as Kafka's clients see them
 
 The Kafka door translates, and decides nothing: requests reach the same handlers as those of Strandline's clients, through the

@@ -54,4 +54,4 @@ _FAMILIES = (
 )
 
 KAFKA_APIS: dict[int, KafkaApi] = {api.key: api for family in _FAMILIES for api in family.APIS}
-"""By Kafka's key."""
+"""Kafka's key -> the API."""

@@ -1,4 +1,4 @@
-"""One request of a Kafka client, and what translates it.
+"""One request of a Kafka client, and the functions that translate it.
 
 A `KafkaCall` is the client's request: its version, its fields, and the notes that its answer needs. The handler of the broker
 gets a `ServerRequest`, as from any other client, whose body is a message of Strandline's protocol ("ours"). `KafkaApi` has the
@@ -61,10 +61,10 @@ class KafkaCall:
         self.version = version
         self.correlation_id = correlation_id
         self.size = size
-        """Of its frame, in bytes."""
+        """The bytes of its frame."""
         self.connection = connection
         self.context = context
-        """What translations need of the broker: metadata, rights, settings."""
+        """The parts of the broker that translations use: metadata, rights, settings."""
         self.fields: Any = None
         """The body of the request: `Fields`, unless the API has a `read` of its own."""
         self.notes: Any = None
@@ -74,14 +74,14 @@ class KafkaCall:
         self.earlier: tuple[str, list[Any]] | None = None
         """The rows of the slices before the last one, and their field of the response."""
         self.buffers: list[Buffer] | None = None
-        """The frame of the answer; None before it is there, empty if there is none."""
+        """The frame of the answer; None until it is ready, empty if no answer is sent."""
 
 
 ToOurs = Callable[[KafkaCall], Message]
 """Returns our request for the call. Raises BrokerError to refuse the call as a whole."""
 ToKafka = Callable[[KafkaCall, Any], dict[str, Any]]
-"""Returns the fields of Kafka's response, for our response. It names the fields of all versions; those that a version lacks are
-not written."""
+"""Returns the fields of Kafka's response, for our response: the fields of all versions. The codec writes only those that the
+version has."""
 Refused = Callable[[KafkaCall, ErrorCode, str | None], dict[str, Any]]
 """Returns the fields of Kafka's response to a call that is refused as a whole."""
 Serve = Callable[["ServerRequest", KafkaCall, "Handler"], Awaitable[None] | None]
@@ -93,14 +93,14 @@ WriteFrame = Callable[[KafkaCall, Message, Records | None], list[Buffer]]
 
 
 class KafkaApi(NamedTuple):
-    """How one API of Kafka is served.
+    """One API of Kafka, and the functions that serve it.
 
     `advertised_min` differs from `min_version` for Produce alone (KAFKA-18659)."""
 
     key: int
     name: str
     ours: int
-    """The API of ours whose handler answers."""
+    """The key of our API whose handler answers."""
     min_version: int
     max_version: int
     to_ours: ToOurs
@@ -179,7 +179,7 @@ def write_fields(call: KafkaCall, fields: dict[str, Any]) -> list[Buffer]:
 
 
 def refused_at_top(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    """`Refused` of the APIs whose response has an error code at the top: all else is empty."""
+    """`Refused` for the APIs whose response has an error code at the top. All other fields are empty."""
     struct = call.context.schemas.response(call.api.key, call.version).struct
     given: dict[str, Any] = {"error_code": code, "error_message": message, "throttle_time_ms": 0}
     return {field.name: given.get(field.name, _empty(field)) for field in struct.fields}

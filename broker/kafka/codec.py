@@ -33,18 +33,18 @@ from strandline.protocol.errors import PeerError
 
 Buffer = bytes | bytearray | memoryview
 Read = Callable[[Buffer, int], tuple[Any, int]]
-"""Reads a value at an offset, and returns it with the offset behind it. Raises IndexError or struct.error if the bytes end before
+"""Reads a value at an offset, and returns it with the offset after it. Raises IndexError or struct.error if the bytes end before
 the value does."""
 Write = Callable[[bytearray, Any], None]
 """Appends a value to the bytes."""
 
 ITEMS_MAX = 200_000
-"""The most items of all arrays of a message. Handlers accept 100,000 partitions. To decode a million items would block the event
-loop for fourteen seconds."""
+"""The maximum number of items in all arrays of a message. Handlers accept 100,000 partitions. Decoding a million items would
+block the event loop for fourteen seconds."""
 TAGS_MAX = 10_000
 STRING_BYTES_MAX = 0x7FFF
 WRITTEN_BYTES_MAX = 128 << 20
-"""The most bytes of a response: a small request can name the same large thing many times."""
+"""The maximum size of a response in bytes: a small request can name the same large thing many times."""
 REQUIRED = object()
 """Stands for "no default": the field must have a value."""
 

@@ -1,8 +1,8 @@
-"""A connection of a Kafka client: Kafka's frames outside, Strandline's requests inside.
+"""A connection of a Kafka client: it translates between Kafka's frames and Strandline's requests.
 
-Answers leave in the order of the requests. As in Kafka, a request is served when all requests before it are answered, so it sees
-their effects. The exception is a Produce request behind Produce requests: the batches of those are already in the log, and wait
-for followers only.
+Answers are sent in the order of the requests. As in Kafka, a request is served when all requests before it are answered, so it
+sees their effects. The exception is a Produce request after Produce requests: the batches of the earlier ones are already in the
+log, and only wait for followers.
 
 Mistakes of a client have the same effect as in Kafka. Bytes that are no request, an API or a version that is not served, and any
 request before the authentication close the connection. The response to ApiVersions of an unknown version lists the versions that
@@ -42,7 +42,7 @@ class KafkaListener(ConnectionServer, Protocol):
 
     context: KafkaContext
     strandline_address: str
-    """Where Strandline's clients reach this broker."""
+    """The address at which Strandline's clients reach this broker."""
     kafka_apis: Mapping[int, KafkaApi]
     """The APIs that are served, by Kafka's key."""
     unknown_api_versions: KafkaApi
@@ -52,7 +52,8 @@ class KafkaListener(ConnectionServer, Protocol):
 class _KafkaFrames(ServerConnection):
     """Turns frames into requests, and answers into frames.
 
-    `encode` leaves the answer in its call, because another one may have to leave before it (`KafkaConnection.on_answer`)."""
+    `encode` keeps the answer in its call, because an earlier request may have to be answered first
+    (`KafkaConnection.on_answer`)."""
 
     __slots__ = ()
 
@@ -104,7 +105,8 @@ class _KafkaFrames(ServerConnection):
         return KafkaCall(api, version, head.correlation_id, len(frame), self, context), head.client_id, head.end
 
     def _unreadable(self, frame: bytearray, e: PeerError) -> PeerError:
-        """Answer a client of Strandline in its own protocol: it may be a person who typed the wrong port."""
+        """The error of a frame that is no request of Kafka's. A client of Strandline is answered in its own protocol first,
+        because its operator may have entered the wrong port."""
         address = self.server.strandline_address
         if not speaks_strandline(frame):
             return e
@@ -161,8 +163,8 @@ class _KafkaFrames(ServerConnection):
         return []
 
     def _on_bug(self, request: ServerRequest, call: KafkaCall, e: Exception) -> None:
-        """Close the connection, because the answer is too large or a bug prevents its translation, and the client would wait for
-        it for ever."""
+        """Close the connection, because the answer is too large or a bug prevents its translation. If the connection stayed open,
+        the client would wait for the answer."""
         call.buffers = []
         if isinstance(e, TooLargeError):
             self.close_because(f"the answer to its {call.api.name} request would have {e}", self.client_id)
@@ -185,12 +187,12 @@ class KafkaConnection(BoundedConnection, _KafkaFrames):
     def __init__(self, server: KafkaListener, connection_id: int, memory: RequestMemory) -> None:
         super().__init__(server, connection_id, memory)
         self._calls: dict[int, KafkaCall] = {}
-        """The requests whose answers have not left, by number, in their order."""
+        """Number of a request -> its call, in the order of the requests, until its answer is sent."""
         self._next: bytearray | None = None
         """The frame that waits until the requests in `_calls` are answered."""
         self._number = 0
         self.is_raw_sasl = False
-        """The next frames are tokens of SASL without a head (SaslHandshake version 0)."""
+        """Whether the next frames are tokens of SASL without a head (SaslHandshake version 0)."""
         self.asked: dict[asyncio.Future[Any], None] = {}
         """The answers that requests of this connection wait for (`inner_request.py`)."""
 

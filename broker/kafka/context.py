@@ -1,4 +1,4 @@
-"""What the translations of Kafka's requests need of the broker: its metadata, the rights of the client, and its settings."""
+"""The parts of a broker that the translations of Kafka's requests use: its metadata, the rights of clients, and its settings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class KafkaContext:
     image: Callable[[], MetadataImage]
     """The broker's newest metadata."""
     rights: Rights | None = None
-    """None: everyone may do everything."""
+    """The rights of clients; None: every client may do everything."""
     wall_clock_ms: Callable[[], int] = lambda: 0
     auto_create_topics: bool = True
     """Whether Metadata requests create the topics that they name (`auto.create.topics.enable`)."""
     internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
-    """By name, as they are created if a Metadata request names them."""
+    """Name of an internal topic -> the settings with which a Metadata request that names it creates it."""
     schemas: Schemas = field(default_factory=Schemas)
 
     def topic_id(self, name: str) -> bytes | None:

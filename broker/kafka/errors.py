@@ -1,4 +1,4 @@
-"""Our error codes, as Kafka's clients see them: the codes that are not Kafka's never leave through the Kafka door."""
+"""Our error codes, as Kafka's clients see them: a code that Kafka does not have is replaced by one of Kafka's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KAFKA_CODES: dict[int, ErrorCode] = {
     ErrorCode.UNEXPECTED_LOG_END: ErrorCode.INVALID_REQUEST,
     ErrorCode.FENCED_TOKEN: ErrorCode.INVALID_REQUEST,
 }
-"""Each of our own codes -> what Kafka's clients get instead."""
+"""Each of our own codes -> the code that Kafka's clients get instead."""
 
 
 def kafka_code(code: int) -> int:

@@ -5,8 +5,8 @@
     response head    int32 correlation id | tagged fields
 
 Only flexible versions have tagged fields in their heads. The client id is a classic string (int16 length) in all versions, and
-the response to ApiVersions has no tagged fields in any version, so that a client can read it before it knows what the server
-speaks (KIP-511).
+the response to ApiVersions has no tagged fields in any version, so that a client can read it before it knows the server's
+versions (KIP-511).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TAGGED_RESPONSE_HEAD = Pack(">Iix")
 
 
 CLIENT_ID_MAX = 1024
-"""The most characters of a client id; a longer one is cut. Strandline's messages, which pass it on, accept no more."""
+"""The maximum number of characters of a client id. A longer one is cut, because Strandline's messages do not accept it."""
 
 
 class RequestHead(NamedTuple):
-    """The head of a request, and the offset behind its client id."""
+    """The head of a request. `end`: the offset after its client id."""
 
     api_key: int
     api_version: int
@@ -37,7 +37,7 @@ class RequestHead(NamedTuple):
 
 
 def read_head(frame: bytearray) -> RequestHead:
-    """Read the head of a request's frame (without its length). PeerError if it is malformed."""
+    """Read the head of a request's frame (without its length). Raises PeerError if it is malformed."""
     if len(frame) < _HEAD.size:
         raise PeerError(f"a frame of {len(frame)} bytes is no request of Kafka's protocol")
     api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
@@ -52,7 +52,7 @@ def read_head(frame: bytearray) -> RequestHead:
 
 
 def response_frame(correlation_id: int, is_tagged: bool, body: Buffer) -> list[Buffer]:
-    """The frame of a response. `is_tagged`: its head has (no) tagged fields."""
+    """The frame of a response. `is_tagged`: its head ends with tagged fields, of which there are none."""
     return response_frames(correlation_id, is_tagged, [body])
 
 

@@ -1,6 +1,7 @@
-"""A request that the broker makes on behalf of a Kafka client, because one request of Kafka's needs several of ours.
+"""A request that the broker sends to its own handlers on behalf of a Kafka client, because one request of Kafka's needs several
+of ours.
 
-It passes the same guards and quotas as a request of the client's own, because it goes through the same handlers."""
+The same guards and quotas apply as to a request of the client itself, because they are in the handlers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SASL without heads: after SaslHandshake version 0, each frame is one token of the mechanism, in both directions.
 
-This lasts until the client is authenticated. A failure closes the connection, because a token has no place for an error."""
+This lasts until the client is authenticated. A failure closes the connection, because a token has no field for an error."""
 
 from __future__ import annotations
 

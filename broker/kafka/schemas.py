@@ -54,17 +54,17 @@ _ITEMS_MAX = {
     43: 100_000,  # ElectLeaders
     46: 100_000,  # ListPartitionReassignments
 }
-"""Key -> the most items of a request that must be served as a whole (`slices.py` has the others), and that takes long for each
-item. The batch of a commit with so many partitions would be larger than Kafka's brokers accept. The controller refuses more than
-10,000 changes in one request (`controller/request_limits.py`): a reassignment of 10,000 partitions to four brokers has 50,001
-items."""
+"""Key -> the maximum number of items of a request that must be served as a whole (`slices.py` has the others), and that takes
+long for each item. The batch of a commit with so many partitions would be larger than Kafka's brokers accept. The controller
+refuses more than 10,000 changes in one request (`controller/request_limits.py`): a reassignment of 10,000 partitions to four
+brokers has 50,001 items."""
 _TIMES = ("timedelta_i32", "timedelta_i64", "datetime_i64")
 _NULLABLE = ("string", "bytes")
 """The primitive kinds that can be null in Kafka. (kio shows a uuid of zeros and a time of -1 as None, too.)"""
 
 
 class MessageCodec(NamedTuple):
-    """How a message of one version is read and written."""
+    """The functions that read and write a message in one version."""
 
     struct: Struct
     read: Read

@@ -24,7 +24,7 @@ class KafkaServer(Server):
 
     context: KafkaContext
     strandline_address = ""
-    """Where Strandline's clients reach this broker. The error to one that connects here by mistake names it."""
+    """The address at which Strandline's clients reach this broker. One that connects here by mistake gets it in the error."""
     kafka_apis: Mapping[int, KafkaApi] = KAFKA_APIS
     """The APIs with a translation, by Kafka's key."""
     unknown_api_versions: KafkaApi = UNKNOWN_API_VERSIONS

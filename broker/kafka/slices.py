@@ -1,13 +1,13 @@
 """A request with very many items is served in slices, between which the event loop serves the other connections.
 
-Each slice is a request of its own: it is translated, passes the guards of rights and quotas, and is handled at once. So this is
-for APIs whose items do not depend on each other, and which a client may as well send in several requests. The last slice is the
-client's request itself: its answer gets the rows of the slices before it, and it is what quotas throttle.
+Each slice is a request of its own: it is translated, passes the guards of rights and quotas, and is handled without a break. So
+only APIs whose items do not depend on each other are served in slices: a client could send the items in several requests as well.
+The last slice is the client's request itself: its answer gets the rows of the earlier slices, and quotas throttle this request.
 
     items  | 4,000 | 4,000 | ... | the rest      other connections are served at each |
              inner   inner         the request --> all rows
 
-An error of the whole request in one slice is that of the whole request."""
+If one slice is refused as a whole, the client's request is refused with the same error."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def speaks_strandline(frame: Buffer) -> bool:
 
 
 def refusal(frame: Buffer, address: str) -> list[Buffer]:
-    """The answer to a frame of Strandline's protocol, in that protocol. `address`: where it is spoken."""
+    """The answer to a frame of Strandline's protocol, in that protocol. `address`: that of the broker's listener for it."""
     text = f"this port speaks Kafka's protocol; Strandline's is spoken at {address}"
     try:
         correlation_id = frames.decode_head(frame).correlation_id

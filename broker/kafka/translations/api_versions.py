@@ -1,7 +1,7 @@
 """ApiVersions: the APIs, versions and features that the listener serves.
 
-Version 0 of the body answers any version that is not served, with UNSUPPORTED_VERSION and the versions of this API alone, so that
-the client asks again (KIP-511).
+A request in a version that is not served is answered with version 0 of the response: UNSUPPORTED_VERSION, and the versions of
+this API alone, so that the client asks again (KIP-511).
 Features whose lowest level is 0 are left out below version 4: older clients cannot read them (KIP-1011)."""
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The functions of both encodings have the same shape, so that one reader serves all versions of an API:
 
     classic    fixed lengths and counts, no tagged fields
-    flexible   lengths and counts as varints of n + 1, tagged fields behind each struct
+    flexible   lengths and counts as varints of n + 1, tagged fields after each struct
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _INT16 = Pack(">h")
 
 
 class Encoding(NamedTuple):
-    """How to read the parts of one encoding, each at an offset of the frame. Each returns the offset behind it."""
+    """The functions that read the parts of one encoding. Each reads at an offset of the frame, and returns the offset after the
+    part, too."""
 
     size: Callable[[bytearray, int], tuple[int, int]]
     """The size of bytes, or the count of an array; -1: null."""
@@ -92,7 +93,7 @@ def items(count: int, frame: bytearray, at: int, before: int = 0, most: int = IT
 
 
 TEXT_MAX = 0x7FFF
-"""The largest size of a string. The classic encoding cannot have a larger one."""
+"""The maximum bytes of a string. The classic encoding cannot have a larger one."""
 
 
 def text(frame: bytearray, at: int, encoding: Encoding) -> tuple[str, int]:
@@ -141,7 +142,7 @@ def response_head(is_flexible: bool) -> bytearray:
 
 
 def finish_response(out: bytearray, correlation_id: int, is_flexible: bool, more: int = 0) -> None:
-    """Fill in the head (`heads.py`). `more`: how many bytes of the response are in other buffers."""
+    """Fill in the head (`heads.py`). `more`: the number of bytes of the response that are in other buffers."""
     (_TAGGED_HEAD if is_flexible else _HEAD).pack_into(out, 0, len(out) + more - LENGTH.size, correlation_id)
 
 

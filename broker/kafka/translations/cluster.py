@@ -139,13 +139,13 @@ def _update(call: KafkaCall) -> UpdateFeaturesRequest:
 
 
 def _upgrade_type(update: Any) -> int:
-    """Version 0 only says whether a downgrade is allowed."""
+    """The type of the change. Version 0 of the request only has whether a downgrade is allowed."""
     default = SAFE_DOWNGRADE if update.get("allow_downgrade", False) else UPGRADE
     return max(0, int(update.get("upgrade_type", default)))
 
 
 def _updated(call: KafkaCall, body: UpdateFeaturesResponse) -> dict[str, Any]:
-    """From version 2 on, the first error of a feature is the one of the request (KIP-1022)."""
+    """From version 2 on, the first error of a feature is the error of the whole request (KIP-1022)."""
     failed = next((result for result in body.results if result.error_code), None)
     is_at_top = failed is not None and not body.error_code and call.version >= _FIRST_WITHOUT_RESULTS
     top: Any = failed if is_at_top else body

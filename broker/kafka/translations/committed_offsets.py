@@ -8,8 +8,8 @@ Topics have names in Kafka's versions below 10, and ids from then on. OffsetFetc
     OffsetFetch 8         many groups
 
 A member that commits to a group which does not exist gets UNKNOWN_MEMBER_ID, and joins again. Kafka answers GROUP_ID_NOT_FOUND
-from version 9 on, which is a fatal error to Java's consumers. They rarely see it there: a group whose last member was paused and
-removed exists until the next clean-up. Here it is gone at once."""
+from version 9 on, which is a fatal error to Java's consumers. They rarely see it, because a group whose last member was paused
+and removed exists until the next clean-up."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources.
 
-The configuration of topics, brokers and groups. Kafka has two more types of resources, which Strandline lacks:
+The configuration of topics, brokers and groups. Kafka has two more types of resources, which Strandline does not have:
 
     broker loggers      INVALID_REQUEST
     client metrics      nothing is set: described without keys, and every change is refused
 
 A group has the keys `consumer.*`. There are no share groups and no streams groups. So Kafka's keys `share.*` and `streams.*` are
-not described, to set one is refused with INVALID_CONFIG, and to unset one changes nothing.
+not described, setting one is refused with INVALID_CONFIG, and unsetting one changes nothing.
 
 AlterConfigs replaces all values of a resource by those of the request. The broker translates it to IncrementalAlterConfigs with
 the difference to the present values. A concurrent change may get lost, which is why Kafka has deprecated AlterConfigs (KIP-339).
@@ -43,7 +43,7 @@ from strandline.protocol.messages.admin import (
 from strandline.protocol.messages.security import DESCRIBE_CONFIGS
 
 BROKER_LOGGER, CLIENT_METRICS = 8, 16
-"""Kafka's numbers of the types of resources that Strandline lacks."""
+"""Kafka's numbers of the types of resources that Strandline does not have."""
 _MISSING = (BROKER_LOGGER, CLIENT_METRICS)
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8, "password": 9}
 _THROTTLED = ".replication.throttled."
@@ -60,9 +60,9 @@ _NOT_HERE = {
     "remote.log.delete.on.disable",
     "remote.storage.enable",
 }
-"""Kafka's keys that Strandline lacks. They are never set, so to unset one changes nothing. Kafka's tool for reassignments unsets
-the keys of its throttles after each reassignment. (Kafka accepts the deletion of any key; here that of a mistyped key is
-refused.)"""
+"""Kafka's keys that Strandline does not have. They are never set, so unsetting one changes nothing. Kafka's tool for
+reassignments unsets the keys of its throttles after each reassignment. (Kafka accepts the deletion of any key; here the deletion
+of a mistyped key is refused.)"""
 
 
 # -- DescribeConfigs --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Fetch, by hand: the records of an answer are buffers of the log, which are not copied.
+"""Fetch, read and written by hand: the records of an answer are buffers of the log, which are not copied.
 
 Versions below 13 name their topics, and the sessions of Strandline have the topics' ids. So the names of a session are in the
 client's memory only:
@@ -49,7 +49,7 @@ class Asked:
 
     def __init__(self, replica_id: int) -> None:
         self.names: dict[bytes, str] = {}
-        """The names of the request, by id."""
+        """Topic id -> the name in the request."""
         self.unknown: list[tuple[str, list[int]]] = []
         """The topics that do not exist, and their partitions."""
         self.replica_id = replica_id
@@ -65,12 +65,13 @@ _HEADS = [
     Pack(">iiibii" if version >= _FIRST_WITH_STATE else ">iiiibii" if version >= _FIRST_WITH_SESSIONS else ">iiiib")
     for version in range(LAST + 1)
 ]
-"""By version: replica id, longest wait in ms, fewest and most bytes, isolation level, session id and epoch."""
+"""The fields before the topics, by version: replica id, maximum wait in ms, minimum and maximum bytes, isolation level, session
+id and epoch."""
 _ENDS = [
     b"\1\1\0" if version >= _FIRST_FLEXIBLE else bytes(6 if version >= _FIRST_WITH_RACK else 4 if version >= 7 else 0)
     for version in range(LAST + 1)
 ]
-"""By version: the end of a request that forgets nothing, names no rack, and has no tagged fields."""
+"""The end of a request that forgets nothing, names no rack, and has no tagged fields, by version."""
 
 
 def _partition_3(topic_id: bytes, values: tuple[int, ...]) -> FetchPartition:
@@ -103,8 +104,8 @@ _PARTITIONS = [
     else (Pack(">iqi"), _partition_3)
     for version in range(LAST + 1)
 ]
-"""By version: the layout of a partition, and the function that makes a FetchPartition of its values. (The log start is for
-followers, and is dropped.)"""
+"""The layout of a partition, and the function that builds a FetchPartition from its values, by version. (The log start offset is
+for followers, and is dropped.)"""
 
 
 def _read(call: KafkaCall, frame: bytearray, at: int) -> FetchRequest:

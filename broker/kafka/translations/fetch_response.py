@@ -1,4 +1,4 @@
-"""The response of Fetch: rows by hand, between them the buffers of the log.
+"""The response of Fetch, written by hand: rows, and between them the buffers of the log.
 
 | frame head | throttle time, error, session | topic, row | records | end of row | row | records | ... | end |
 """
@@ -40,7 +40,7 @@ Topic = tuple[bytes, list[FetchPartitionResponse]]
 
 
 _CONVERGING = FetchPartitionResponse(b"", 0).diverging_epoch
-"""The default of a row. A row with it and without an error has no tagged fields."""
+"""The default diverging epoch of a row. A row with it and without an error has no tagged fields."""
 
 
 class _Shape(NamedTuple):
@@ -54,7 +54,7 @@ class _Shape(NamedTuple):
     has_replica: bool
     has_ids: bool
     end: bytes
-    """Behind a topic: no tagged fields."""
+    """The end of a topic: no tagged fields."""
     not_aborted: bytes
     """Null in place of the aborted transactions."""
 
@@ -128,11 +128,11 @@ _START = Pack(">IixihiB")
 _ONE_ROW = Pack(">BihqqqBi")
 """One partition, no error, its offsets, no aborted transactions, and the replica to read from."""
 _NO_TAGS = b"\0\0\0"
-"""Behind the row, the topic and the response."""
+"""The ends of the row, of the topic and of the response: no tagged fields."""
 
 
 def _write_one(call: KafkaCall, body: FetchResponse, records: Records) -> list[Buffer] | None:
-    """The frame of the usual response of a flexible version; None if the topic has no name any more."""
+    """The frame of the usual response of a flexible version; None if the request named the topic and it no longer has a name."""
     (row,), (parts,) = body.partitions, records
     key = row.topic_id
     if call.version < _FIRST_WITH_IDS:

@@ -1,14 +1,14 @@
 """Metadata: the brokers, as this listener's clients reach them, and the topics.
 
     topics    null: all; empty: none, but in version 0 all
-    by id     from version 12 on, with a null name; where one topic has an id, those without are left out
+    by id     from version 12 on, with a null name; if one topic has an id, topics without an id are left out
 
-A topic that does not exist is created if the client allows it and `auto.create.topics.enable` does, with the rights of the
-client. Until this broker knows it, and while it cannot be created for a reason that passes, it is answered with
-LEADER_NOT_AVAILABLE, and the client asks again.
+A topic that does not exist is created if the client and `auto.create.topics.enable` allow it, with the rights of the client. The
+answer is LEADER_NOT_AVAILABLE until this broker knows the topic, and while a temporary reason prevents the creation; then the
+client asks again.
 
-A broker that does not know the cluster yet answers with an error, for which there is no place below version 13. An answer without
-brokers would say that there are none (librdkafka gives up those that it knows), so the connection is closed. A broker that starts
+A broker that does not know the cluster yet answers with an error, for which there is no field below version 13. An answer without
+brokers would mean that there are none (librdkafka drops those that it knows), so the connection is closed. A broker that starts
 accepts Kafka's clients only later (`broker/process/server.py`)."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from strandline.protocol.messages.security import DESCRIBE, TOPIC_RESOURCE
 from strandline.protocol.rpc.server_connection import Handler, ServerRequest
 
 _CREATION_MS = 2000
-"""How long the client waits for a creation. Its other requests wait behind this one, those to existing topics, too."""
+"""The time for which the client waits for a creation. Its next requests wait, too, even those for existing topics."""
 _FIRST_WITH_IDS = 12
 
 
@@ -83,8 +83,8 @@ async def _create_first(request: ServerRequest, call: KafkaCall, handler: Handle
 
 
 async def _create(request: ServerRequest, call: KafkaCall, names: list[str]) -> dict[str, int]:
-    """Create topics with the cluster's defaults, and internal topics as their coordinators do. Returns the error code of each
-    name, which the client gets until this broker knows the topic."""
+    """Create topics with the cluster's defaults, and internal topics as their coordinators create them. Returns the error code of
+    each name, which the client gets until this broker knows the topic."""
     internal = call.context.internal_topics
     topics = [internal[name].creatable() if name in internal else CreatableTopic(name) for name in names]
     try:
@@ -176,7 +176,7 @@ _HAS_TOP_ERROR = 13
 
 
 def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    """The error of each topic that was named, because below version 13 there is none at the top."""
+    """The error in each topic that the request names, because below version 13 the response has no error at the top."""
     if code == ErrorCode.BROKER_NOT_AVAILABLE and call.version < _HAS_TOP_ERROR:
         call.connection.close()  # so that these fields are not sent
     topics = [

@@ -1,12 +1,12 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords, InitProducerId and DescribeProducers.
 
-ListOffsets has timestamps with a meaning of their own, each since some version:
+ListOffsets has timestamps with a special meaning, some of them since the version in brackets:
 
     -1 latest    -2 earliest    -3 record with the newest timestamp (7)    -4 earliest that is local (8)
     -5 newest that is in tiered storage (9)    -6 earliest that is not there yet (11)
 
 There is no tiered storage here. So -4 means the same as -2, and the response to -5 and -6 is offset -1, as in a Kafka without
-tiered storage. The response to any other negative timestamp, or to one that the version lacks, is UNSUPPORTED_VERSION.
+tiered storage. The response to any other negative timestamp, or to one that the version does not have, is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CONSUMER = -1
 # -- ListOffsets ------------------------------------------------------------------------------------------------------
 
 _SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
-"""Timestamp with a meaning of its own -> the first version that has it."""
+"""Timestamp with a special meaning -> the first version that has it."""
 _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING = -4, -5, -6
 _OF_TIERED_STORAGE = (_LATEST_TIERED, _EARLIEST_PENDING)
 _FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
@@ -71,8 +71,8 @@ def _is_supported(call: KafkaCall, timestamp: int) -> bool:
 
 
 def _our_timestamp(timestamp: int) -> int:
-    """The timestamp to look up. A lookup in tiered storage becomes one of the earliest offset, so that the leader checks it, too;
-    the offset found is not sent."""
+    """The timestamp to look up. A lookup in tiered storage becomes a lookup of the earliest offset, so that the leader checks the
+    partition, too; the offset that it finds is not sent."""
     return EARLIEST_TIMESTAMP if timestamp == _EARLIEST_LOCAL or timestamp in _OF_TIERED_STORAGE else timestamp
 
 
@@ -161,8 +161,8 @@ def _epochs_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> di
 # -- DeleteRecords ----------------------------------------------------------------------------------------------------
 
 _DISK_MS = 1000
-"""The least timeout. Strandline responds when the new log start is on the disk. Kafka does not wait for that, so its clients may
-set a timeout of 0."""
+"""The minimum timeout. Strandline responds when the new log start offset is on the disk. Kafka does not wait for that, so its
+clients may set a timeout of 0."""
 
 
 def _deletions(call: KafkaCall) -> DeleteRecordsRequest:
@@ -231,7 +231,7 @@ def _initialized(call: KafkaCall, body: InitProducerIdResponse) -> dict[str, Any
 
 
 def _init_code(call: KafkaCall, code: int) -> int:
-    """The error code as the version knows it: clients that use the first versions do not know PRODUCER_FENCED."""
+    """The error code for the version of the request: clients that use the first versions do not know PRODUCER_FENCED."""
     is_unknown = code == ErrorCode.PRODUCER_FENCED and call.version < _FIRST_WITH_FENCED
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 

@@ -89,7 +89,7 @@ def _reassign(call: KafkaCall) -> AlterPartitionReassignmentsRequest:
 
 
 def _wanted(partition: Any) -> ReassignablePartition:
-    """No broker has an id below zero; -1 says that as well as -2, which our handlers would not accept."""
+    """Broker ids below zero, which no broker has, become -1: our handlers would not accept lower ones."""
     replicas = partition.replicas
     return ReassignablePartition(partition.partition_index, None if replicas is None else [max(id_, -1) for id_ in replicas])
 

@@ -1,6 +1,6 @@
-"""Produce, by hand: record batches stay where they arrived, as views of the frame, in which the leader stamps their offsets.
+"""Produce, read and written by hand: record batches stay in the frame that arrived, and the leader stamps their offsets there.
 
-What a handler of ours does not know is answered here, as Kafka does:
+Errors that no handler of ours knows are answered here, as in Kafka:
 
     a name that does not exist                                UNKNOWN_TOPIC_OR_PARTITION
     no batch, several batches, or an older format of them     INVALID_RECORD: one batch per partition since version 3
@@ -10,9 +10,9 @@ What a handler of ours does not know is answered here, as Kafka does:
 With acks=0 there is no response. Any error closes the connection, so that the producer notices it.
 
 A batch whose sequence is below the expected one, and which is none of the producer's last five batches, is rejected with
-DUPLICATE_SEQUENCE_NUMBER if the producer is a client of Strandline: at OUT_OF_ORDER_SEQUENCE_NUMBER it would send the batch again
-under another sequence (`client/producer/partition_queue.py`). Kafka's clients may take DUPLICATE_SEQUENCE_NUMBER for success.
-They get OUT_OF_ORDER_SEQUENCE_NUMBER, as from Kafka's brokers.
+DUPLICATE_SEQUENCE_NUMBER if the producer is a client of Strandline: after OUT_OF_ORDER_SEQUENCE_NUMBER it would send the batch
+again with another sequence (`client/producer/partition_queue.py`). Kafka's clients may take DUPLICATE_SEQUENCE_NUMBER for
+success. They get OUT_OF_ORDER_SEQUENCE_NUMBER, as from Kafka's brokers.
 
 From version 12 on, the leader adds its partitions to the transaction itself (TV2 of KIP-890).
 """
@@ -70,8 +70,8 @@ class Early(NamedTuple):
 
 
 _ITEMS_MAX = 30_000
-"""The most topics of a request, and the most partitions. The smallest batches for so many partitions have two megabytes, twice
-the default `max.request.size` of producers."""
+"""The maximum number of topics of a request, and of partitions. The smallest batches for so many partitions have two megabytes,
+twice the default `max.request.size` of producers."""
 _UNKNOWN = Early(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -85,8 +85,8 @@ class Asked(NamedTuple):
 
     topics: list[Topic]
     start: bytes = b""
-    """Only of a request for one partition: the bytes from the count of topics to the count of partitions. The response begins
-    with the same bytes."""
+    """The bytes from the count of topics to the count of partitions, with which the response begins, too. Empty if the request is
+    not of the usual shape."""
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
@@ -107,7 +107,8 @@ _ROOM = 60
 
 
 def _read_one_flexible(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest | None:
-    """The request, if it is of the usual shape: one partition, whose records have no early answer, and no transaction."""
+    """The request, if it is of the usual shape: one partition, whose records have no early answer, and no transaction. Otherwise
+    None."""
     if len(frame) < at + _ROOM:
         return None
     tags, transactional_id, acks, timeout_ms, topics, size = _START_9.unpack_from(frame, at)
@@ -211,7 +212,7 @@ def _read_partitions(
     body: ProduceRequest,
     before: int,
 ) -> int:
-    """Read the partitions of one topic into the request. Returns the offset behind the topic."""
+    """Read the partitions of one topic into the request. Returns the offset after the topic."""
     _, partitions, early = topic
     size_of, skip_tags, frame_size = encoding.size, encoding.skip_tags, len(frame)
     count, at = size_of(frame, at)
@@ -292,7 +293,7 @@ class _Shape(NamedTuple):
     has_log_start: bool
     row_end: bytes
     end: bytes
-    """Behind a topic, and behind the response: no tagged fields."""
+    """The end of a topic, and of the response: no tagged fields."""
     one_end: bytes
     """The end of a response with one row, without a throttle time."""
 
@@ -367,7 +368,7 @@ def _topic(key: str | bytes, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _early_row(call: KafkaCall, key: str | bytes, index: int, answer: Early) -> ProducePartitionResponse:
-    """The row of a partition whose records are rejected. As in Kafka, the client's right and the partition come first."""
+    """The row of a partition whose records are rejected. As in Kafka, the client's right and the partition are checked first."""
     name = key if isinstance(key, str) else call.context.topic_name(key)
     first = ErrorCode.UNKNOWN_TOPIC_ID if name is None else judged_first(call, name, index, WRITE)
     if first:
@@ -395,7 +396,7 @@ _OF_COORDINATOR = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""The transaction coordinator did not confirm that the partition is in the transaction, for a reason that passes. Kafka's
+"""Codes for a temporary reason why the transaction coordinator did not confirm that the partition is in the transaction. Kafka's
 producers get NOT_ENOUGH_REPLICAS instead, after which they only retry."""
 
 

@@ -1,6 +1,6 @@
 """SaslHandshake and SaslAuthenticate, on listeners with SASL.
 
-After a handshake of version 0, the tokens come without heads (`raw_sasl.py`)."""
+After a handshake of version 0, the tokens are sent without heads (`raw_sasl.py`)."""
 
 from __future__ import annotations
 

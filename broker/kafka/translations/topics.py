@@ -52,8 +52,8 @@ _NO_PARTITION = 2**31 - 1
 
 
 def _assignment(assignment: Any) -> CreatableReplicaAssignment:
-    """Partitions and brokers below zero become others that do not exist either: the controller refuses the one topic that has
-    them, and not the request."""
+    """Partitions and brokers below zero become others that do not exist either. So the controller refuses only the topic that has
+    them, and not the whole request."""
     number = assignment.partition_index
     return CreatableReplicaAssignment(number if number >= 0 else _NO_PARTITION, _ids(assignment.broker_ids))
 
@@ -86,9 +86,10 @@ def _creation(call: KafkaCall, topic: CreatableTopicResult, configs: _Configs) -
 
 
 class _Configs:
-    """The configurations of the topics that a request creates, as it has set them: a topic that was only validated is not there.
+    """The configurations of the topics that a request creates. The values come from the request, because a topic that was only
+    validated is not in the metadata.
 
-    Ten thousand topics have a third of a million values, and most of them are the same: each one is written once."""
+    Ten thousand topics have a third of a million values, and most of them are the same. So each different one is encoded once."""
 
     def __init__(self, call: KafkaCall) -> None:
         self._own = {topic.name: {c.name: c.value for c in topic.configs} for topic in call.fields.topics}

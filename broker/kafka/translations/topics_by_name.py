@@ -1,10 +1,10 @@
-"""Requests that name their topics, where requests in Strandline's protocol have the topics' ids.
+"""Requests that name their topics, while requests in Strandline's protocol have the topics' ids.
 
 A name that does not exist never reaches a handler: the items under it get UNKNOWN_TOPIC_OR_PARTITION. Kafka checks the rights of
-the client first, so that a client without a right on the name does not learn whether the topic exists. So a client without the
+the client first, so that a client without a right on the name cannot find out whether the topic exists. So a client without the
 right gets TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not (`code_by_name`). A handler may answer
-UNKNOWN_TOPIC_ID for a topic whose name was found: the topic has been deleted since, or is hidden from the client. A client that
-names topics gets one of the same two codes then.
+UNKNOWN_TOPIC_ID for a topic whose name was found, because the topic has been deleted since, or is hidden from the client. Then
+the client gets one of the same two codes.
 
     names of the request --resolve, ask--> items with ids --handler--> rows --answered, by_topic--> rows under names
 """
@@ -47,8 +47,8 @@ def code_unless_denied(call: KafkaCall, name: str, code: int, operation: int) ->
 
 
 def judged_first(call: KafkaCall, name: str, number: int, operation: int) -> int:
-    """The error code of a partition that Kafka finds before it checks the member or the producer: the client lacks the right on
-    the topic, or there is no such partition. NONE otherwise."""
+    """The error code of a partition that Kafka finds before it checks the member or the producer: the client does not have the
+    right on the topic, or the partition does not exist. NONE otherwise."""
     is_known = is_known_partition(call, name, number)
     return code_unless_denied(call, name, ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operation)
 
@@ -60,9 +60,9 @@ def is_known_partition(call: KafkaCall, name: str, number: int) -> bool:
 
 
 def code_by_id(call: KafkaCall, topic_id: bytes, code: int, operation: int) -> int:
-    """The error code of an item that the request has under a topic's id. A client that knows the id of a topic, and lacks the
-    right on it, gets TOPIC_AUTHORIZATION_FAILED, as in Kafka: at UNKNOWN_TOPIC_ID, librdkafka would wait silently after the right
-    is revoked."""
+    """The error code of an item that the request has under a topic's id. A client that knows the id of a topic without having the
+    right on it gets TOPIC_AUTHORIZATION_FAILED, as in Kafka: with UNKNOWN_TOPIC_ID, librdkafka would wait silently after the
+    right is revoked."""
     name = call.context.topic_name(topic_id)
     if code != ErrorCode.UNKNOWN_TOPIC_ID or name is None:
         return code

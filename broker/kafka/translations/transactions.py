@@ -1,6 +1,6 @@
 """Transactions: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit.
 
-The version of a request shows whether the producer has the transactions of KIP-890 (TV2): it has if EndTxn and TxnOffsetCommit
+The version of a request shows whether the producer uses the transactions of KIP-890 (TV2): it does if EndTxn and TxnOffsetCommit
 have version 5 or newer, and Produce 12 or newer. Such a producer sends no AddPartitionsToTxn. Kafka's versions of
 AddPartitionsToTxn from 4 on are for brokers, which send it in Strandline's protocol here.
 
@@ -49,7 +49,7 @@ from strandline.protocol.rpc.server_connection import Handler, ServerRequest
 
 _TV1, _TV2 = 1, 2
 _FIRST_TV2 = 5
-"""Of EndTxn and TxnOffsetCommit."""
+"""The first version of EndTxn and of TxnOffsetCommit with TV2."""
 _FIRST_FENCED = 2
 """The first version of each API that knows PRODUCER_FENCED."""
 _FIRST_ABORTABLE = {apis.ADD_PARTITIONS_TO_TXN: 5, apis.ADD_OFFSETS_TO_TXN: 4, apis.END_TXN: 4, apis.TXN_OFFSET_COMMIT: 4}
@@ -57,7 +57,7 @@ _FIRST_ABORTABLE = {apis.ADD_PARTITIONS_TO_TXN: 5, apis.ADD_OFFSETS_TO_TXN: 4, a
 
 
 def _code(call: KafkaCall, code: int) -> int:
-    """The code as the version of the request knows it."""
+    """The error code, or an older one if the version of the request does not know it."""
     if code == ErrorCode.PRODUCER_FENCED and call.version < _FIRST_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.TRANSACTION_ABORTABLE and call.version < _FIRST_ABORTABLE[call.api.ours]:
@@ -153,8 +153,9 @@ def _add_offsets(call: KafkaCall) -> AddOffsetsToTxnRequest:
 
 
 def _serve_offsets(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
-    """Kafka's brokers know the partition of a group before there is a topic for it. Here the topic must exist, and some clients
-    look for the coordinator of the group only afterwards (librdkafka, kafka-python)."""
+    """Serve the request, and create `__consumer_offsets` first if it does not exist. Kafka's brokers know the partition of a
+    group without this topic. Here the topic must exist, and some clients (librdkafka, kafka-python) send the FindCoordinator that
+    creates it only afterwards."""
     request.body = _add_offsets(call)
     if call.context.topic_id(OFFSETS_TOPIC) is None:
         return _create_and_add_offsets(request, call, handler)
