@@ -1,9 +1,10 @@
 """The changes that wait for one watcher of a table. Pure.
 
-Of each key at most one change waits. A change that comes while one of its key waits is merged with it: the watcher then gets the
-value that it saw last, the newest one, and how many changes are in between. So a watcher that is slow, or that has stopped, costs
-at most one waiting change per key, and sees the last value of every key. A merged change keeps its place in the queue, so a key
-that changes all the time cannot hold up the others; changes of different keys may come in another order than they happened.
+At most one change of each key waits. If the key changes again before that change is taken, the two are merged: the watcher gets
+the value that it saw last, the newest value, and the number of changes that were merged into this one. So a watcher that is slow,
+or that has stopped, costs at most one waiting change per key, and sees the last value of every key. A merged change keeps its
+place in the queue, so a key that changes all the time cannot delay other keys. Changes of different keys may be returned in
+another order than that of their records.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ class Watcher:
     """One watcher: the keys that it watches, and the changes of them that it has not taken yet."""
 
     def __init__(self, key: bytes | None, prefix: bytes, wake: Callable[[], None]) -> None:
-        """`key`: the only key to watch; None: all that begin with `prefix`. `wake` is called when there is a change."""
+        """`key`: the only key to watch; None: all keys that begin with `prefix`. `wake` is called when there is a change."""
         self._key = key
         self._prefix = prefix
         self._wake = wake
         self._waiting: dict[bytes, RawChange] = {}
         self.is_ended = False
-        """No more changes come: the table or the watcher was stopped."""
+        """No more changes are added: the table or the watcher was stopped."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -50,7 +51,7 @@ class Watcher:
         self._wake()
 
     def end(self) -> None:
-        """No more changes come. Those that wait can still be taken."""
+        """Accept no more changes. Those that wait can still be taken."""
         self.is_ended = True
         self._wake()
 

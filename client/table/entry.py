@@ -1,4 +1,4 @@
-"""What a table returns: entries, changes, and the error of a conditional write."""
+"""The types that a table returns: entries, changes, and the error of a conditional write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Anything:
 
 
 ANY: Final = Anything()
-"""As `expect`: write whatever version the key has."""
+"""A value for `expect`: write, whatever version the key has."""
 
 
 class TableEntry(NamedTuple, Generic[V]):
-    """The value of a key with its version: the offset of the record that has it, in its partition."""
+    """The value of a key, and its version: the offset of the record with the value, in its partition."""
 
     value: V
     version: int
@@ -32,19 +32,19 @@ class TableChange(NamedTuple, Generic[K, V]):
 
     key: K
     old: V | None
-    """The value before; None: the table had no such key. If changes were merged, the value before the first of them."""
+    """The value before the change; None: the table had no such key. If changes were merged, the value before the first one."""
     new: V | None
-    """The value now; None: the key was deleted."""
+    """The value after the change; None: the key was deleted."""
     version: int | None
-    """The offset of the record that changed it. None if the table has not read it: a partition was read again, and lacks the
-    key."""
+    """The offset of the record that changed the key. None if the table has not read that record: the partition was read again,
+    and no longer has the key."""
     merged: int
-    """How many earlier changes of the key are contained in this one, because they were not taken in time."""
+    """The number of earlier changes of the key that are contained in this one, because they were not taken in time."""
 
 
 class VersionConflict(ClientError):
-    """`put` or `delete` of a table had an `expect`, and the key has another version. Nothing was written. The table shows what
-    the key has: decide again, with the new version."""
+    """`put` or `delete` of a table had an `expect`, and the key has another version. Nothing was written. The table shows the
+    key's present value and version: decide again with that version."""
 
     def __init__(
         self, *, key: Any, expected: int | None, actual: int | None, value: Any, topic: str, partition: int | None = None
@@ -54,7 +54,7 @@ class VersionConflict(ClientError):
         self.actual = actual
         """The version of the key; None: there is no such key."""
         self.value = value
-        """Its value; None: there is no such key."""
+        """The value of the key; None: there is no such key."""
         wanted = "no such key" if expected is None else f"version {expected}"
         found = "there is none" if actual is None else f"the version is {actual}"
         super().__init__(

@@ -1,4 +1,4 @@
-"""The options of `Table`, and how its consumer and its producer get theirs from them."""
+"""The options of `Table`, and those of its consumer, producer and admin client, which are taken from them."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ class TableKeywords(ClientKeywords, total=False):
 
 
 _OWN = ("snapshot_dir", "snapshot_interval_ms", "key_serializer", "key_deserializer", "value_serializer", "value_deserializer")
-"""The table deals with these by itself: its consumer and its producer have keys and values in bytes."""
+"""The options that only the table applies: its consumer and its producer have keys and values in bytes."""
 
 
 def options_for(kind: type[ClientOptions], options: TableOptions) -> dict[str, Any]:
-    """Those options of a table that its consumer (or producer, or admin client) has, too."""
+    """The options of a table that its consumer (or producer, or admin client) has, too."""
     names = {row.name for row in table_of(kind)} - {*_OWN}
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in names}

@@ -1,7 +1,7 @@
 """How far a table has read one partition, and whether its contents can be trusted. Pure.
 
 A partition is NEW (to be read from its beginning, or from the end of a snapshot), then LOADING up to its target, the log end when
-the loading began, then LIVE. It becomes NEW again if its log no longer goes on where the table is: records were deleted or
+the loading began, then LIVE. It becomes NEW again if its log does not continue at the table's position: records were deleted or
 truncated, the topic was recreated, or tombstones may have been removed before the table read them (snapshot.py says why).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 TOMBSTONE_SHARE = 0.9
-"""So much of `delete.retention.ms` may pass until the table has read up to the log end again."""
+"""The share of `delete.retention.ms` that may pass until the table has read up to the log end again."""
 TOMBSTONES_KEPT_MS_MIN = 5_000
 """With a shorter `delete.retention.ms` snapshots are not used, and a table that was cut off is not read again."""
 
@@ -30,27 +30,27 @@ class Progress:
         self.topic_id = topic_id
         self.phase = Phase.NEW
         self.target = -1
-        """LOADING: the table shows the partition when it has read up to here."""
+        """While LOADING: the table shows the partition when it has read up to this offset."""
         self.target_at_ms = 0
-        """When `target` was asked for, on the wall clock."""
+        """When the table asked for `target`, in milliseconds on the wall clock."""
         self.applied = -1
-        """LIVE: the table shows all records below this offset. -1 before that."""
+        """While LIVE: the table shows all records below this offset. -1 before that."""
         self.leader_epoch = -1
         """The leader epoch of the last record that was read; -1 if it is not known."""
         self.epoch_end = -1
         """The offset after that record."""
         self.fresh_at_ms = 0
-        """All records that the table has not read yet were appended after this time, on the wall clock."""
+        """All records that the table has not read yet were appended after this time, in milliseconds on the wall clock."""
 
     def load(self, target: int, now_ms: int, fresh_at_ms: int | None = None) -> None:
-        """`target`: the log end, which was asked for at `now_ms`. `fresh_at_ms`: that of the snapshot with which the loading
-        begins; None: it begins with the log."""
+        """Begin to load. `target`: the log end, for which the table asked at `now_ms`. `fresh_at_ms`: that of the snapshot with
+        which the loading begins; None: it begins at the beginning of the log."""
         self.phase = Phase.LOADING
         self.target, self.target_at_ms = target, now_ms
         self.fresh_at_ms = now_ms if fresh_at_ms is None else fresh_at_ms
 
     def read(self, leader_epoch: int, next_offset: int) -> None:
-        """Records up to `next_offset` were read. `leader_epoch`: of the last one."""
+        """All records below `next_offset` were read. `leader_epoch`: the leader epoch of the last one."""
         self.leader_epoch, self.epoch_end = leader_epoch, next_offset
 
     @property
@@ -74,8 +74,8 @@ class Progress:
 
 
 def tombstones_are_there(fresh_at_ms: int, now_ms: int, kept_ms: float | None) -> bool:
-    """Whether the log still has every tombstone that was appended after `fresh_at_ms`. A clock that was set back proves
-    nothing."""
+    """Whether the log certainly still has every tombstone that was appended after `fresh_at_ms`. False if the clock was set back,
+    because it proves nothing then."""
     if kept_ms is None or kept_ms < TOMBSTONES_KEPT_MS_MIN:
         return False
     return 0 <= now_ms - fresh_at_ms < kept_ms * TOMBSTONE_SHARE

@@ -1,10 +1,10 @@
 """Keeps the contents of a table up to date: reads all partitions of its topic in a background task, without a group.
 
-All decisions about one partition are in progress.py, and what is read goes into rows.py. The table's consumer has no reset
-policy, so whatever breaks the sequence of a log arrives here as an error, and the partition is read again from its beginning.
-Meanwhile the table shows what it had.
+All decisions about one partition are in progress.py, and the records that are read are put into rows.py. The table's consumer has
+no reset policy, so each break in the sequence of a log is an error here, after which the partition is read again from its
+beginning. Meanwhile the table shows its old contents.
 
-Records are taken over in the same step of the event loop in which `fetch_batches` returns them. So whenever other code runs, the
+Records are applied in the same step of the event loop in which `fetch_batches` returns them. So whenever other code runs, the
 table shows exactly the records below `applied`.
 """
 
@@ -39,7 +39,7 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 POLL_MS = 100.0
-"""A call that waits for the position to pass records that no program sees (fences) notices it within this time."""
+"""If the position moves over records that no program gets (fences), the calls that wait for that are woken within this time."""
 
 Snapshot = tuple[Place, dict[bytes, Row]]
 
@@ -50,9 +50,9 @@ class OwnWrite:
     def __init__(self, offset: int, mark: tuple[str, bytes]) -> None:
         self.offset = offset
         self.mark = mark
-        """The header that no other record has."""
+        """The name and value of a header that no other record has."""
         self.is_there: bool | None = None
-        """Whether the record at the offset is this one; None: it was not read yet."""
+        """Whether the record at the offset is this one; None: it was not read yet, or the cleaner has removed it."""
         self.is_lost = False
         """The partition is read from its beginning again, so the table may never see the record at the offset."""
 
@@ -70,18 +70,18 @@ class Reader:
         self._block_ms = block_ms
         self._backoff_s = max(backoff_ms, 1) / 1000
         self.progress: dict[int, Progress] = {}
-        """By partition, all that are assigned."""
+        """The progress of each assigned partition."""
         self.tombstones_kept_ms: float | None = None
         """The topic's `delete.retention.ms`; None: not known."""
         self.records = self.reloads = 0
         self.last_error: StrandlineError | None = None
-        """Why the last attempt to read has failed. It is repeated."""
+        """Why the last attempt to read has failed; None if it succeeded. The reader tries again."""
         self.failure: BaseException | None = None
         """Why the table cannot go on."""
         self.own_writes: dict[int, OwnWrite] = {}
-        """By partition, the conditional record whose fate a call wants to know."""
+        """By partition, the conditional record of the write that is in progress: the reader checks whether it is in the log."""
         self._waits: dict[int, list[tuple[int, int, asyncio.Future[None]]]] = {}
-        """By partition, heaps of the offsets for which calls wait."""
+        """By partition, a heap of the offsets for which calls wait."""
         self._wait_count = 0
         self._task: asyncio.Task[None] | None = None
         self._is_outdated = False
@@ -99,7 +99,7 @@ class Reader:
         self._task.add_done_callback(self.on_end)
 
     async def loaded(self) -> None:
-        """Wait until all partitions are loaded. RequestTimeout if no record has come for `max_block_ms`."""
+        """Wait until all partitions are loaded. RequestTimeout if no record was read for `max_block_ms`."""
         loop = asyncio.get_running_loop()
         seen, deadline = self.records, loop.time() + self._block_ms / 1000
         while any(each.phase is not Phase.LIVE for each in self.progress.values()):
@@ -112,7 +112,7 @@ class Reader:
                 seen, deadline = self.records, loop.time() + self._block_ms / 1000
 
     async def close(self) -> None:
-        """Stop reading. Calls that wait are cancelled by the failure that the table has set."""
+        """Stop reading. The calls that wait end when the table calls `fail`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -143,7 +143,7 @@ class Reader:
         return -1 if found is None else found.applied
 
     async def wait_applied(self, partition: int, offset: int, deadline: float) -> None:
-        """Wait until the table shows all records below `offset`. RequestTimeout."""
+        """Wait until the table shows all records below `offset`. RequestTimeout at the deadline (on the loop's clock)."""
         if self.failure is not None:
             raise copy_of(self.failure)
         if self.applied(partition) >= offset:
@@ -168,7 +168,8 @@ class Reader:
                 future.set_result(None)
 
     async def catch_up(self, deadline: float, only: int | None = None) -> None:
-        """Read up to the present log ends, of one partition or of all."""
+        """Wait until the table has read up to the present log ends of all partitions, or of one. RequestTimeout at the
+        deadline."""
         asked_at_ms = self._now_ms()
         partitions = list(self.progress) if only is None else [only]
         try:
@@ -181,7 +182,8 @@ class Reader:
             self._check_fresh(tp.partition, asked_at_ms)
 
     def _check_fresh(self, partition: int, asked_at_ms: int) -> None:
-        """The table has read up to the log end of that time. If it had not for too long, it may have missed tombstones."""
+        """The table has read up to the log end of that time. If it had not done so for too long, it may have missed tombstones,
+        so it reads the partition again."""
         found = self.progress.get(partition)
         if found is None or found.phase is not Phase.LIVE or found.fresh_at_ms > asked_at_ms:
             return
@@ -213,7 +215,7 @@ class Reader:
         self._is_outdated = False
 
     async def _continue_snapshots(self, snapshots: Mapping[int, Snapshot]) -> None:
-        """Begin with what snapshots have, and read on from where they end."""
+        """Begin with the rows of the snapshots, and continue to read where they end."""
         asked_at_ms = self._now_ms()
         ends = await self._consumer.end_offsets([TopicPartition(self._topic, p) for p in snapshots])
         for partition, (place, rows) in snapshots.items():
@@ -226,7 +228,7 @@ class Reader:
             found.read(place.leader_epoch, place.next_offset)
 
     async def _load_new(self) -> None:
-        """Begin to load those partitions that are new, or have to be read again."""
+        """Begin to load the partitions that are new, or must be read again."""
         new = [partition for partition, each in self.progress.items() if each.phase is Phase.NEW]
         if not new:
             return
@@ -276,7 +278,7 @@ class Reader:
         await asyncio.sleep(self._backoff_s)
 
     async def _step(self) -> None:
-        """Load what is new, take over the next records, and look for partitions that were added."""
+        """Begin to load new partitions, apply the next records, and look for partitions that were added."""
         if self._is_outdated:
             await self._assign()
         await self._load_new()
@@ -290,7 +292,7 @@ class Reader:
     def _take(self, partition: int, batches: list[FetchedBatch]) -> None:
         progress, own = self.progress.get(partition), self.own_writes.get(partition)
         if progress is None or progress.phase is Phase.NEW:
-            return  # They follow records that the table has not read.
+            return  # The batches follow records that the table has not read.
         for batch in batches:
             self._rows.apply(partition, fields(batch.keys), fields(batch.values), batch.offsets)
             self.records += len(batch)
@@ -299,7 +301,8 @@ class Reader:
         progress.read(batches[-1].leader_epoch, batches[-1].next_offset)
 
     async def _note_positions(self) -> None:
-        """Nothing here waits, because all positions are known: other code runs only after the rows and the positions fit."""
+        """Take over the positions from the consumer. The awaits return at once, because all positions are known. So other code
+        runs only when rows and positions agree."""
         for partition, progress in self.progress.items():
             if progress.phase is Phase.NEW:
                 continue

@@ -2,12 +2,13 @@
 
 Each partition of the topic has a latest record for a key, and the table shows one of them. Usually there is only one, because a
 key always goes to one partition. When partitions are added to a topic, many keys go to another one from then on, and their old
-records stay where they are. Then the partition that the key goes to now (`home`) counts; if it has no record of the key, the
-highest partition that has one. So the contents follow from the log alone, and do not depend on when it was read.
+records stay where they are. Then the table shows the record of the partition to which the key goes now (`home`). If that has no
+record of the key, it shows that of the highest partition that has one. So the contents follow from the log alone, and do not
+depend on when it was read.
 
-Loading a partition fills a dict of its own (`begin`, `apply`), and `finish` puts it in the place of what the partition had
-before. Until then the table shows the old contents. Loading costs a few C calls per batch, and no Python code per record, unless
-there are tombstones. Later records go one by one, because watchers want to know what each of them changed.
+Loading a partition fills a dict of its own (`begin`, `apply`), and `finish` replaces the partition's old rows by it. Until then
+the table shows the old contents. Loading costs a few C calls per batch, and no Python code per record, unless there are
+tombstones. Later records are applied one by one, because watchers get the change that each of them makes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from strandline.client.table.changes import Watcher
 
 class Row(msgspec.Struct, frozen=True, gc=False):
     """The latest record of a key. The garbage collector does not track rows: a million of them would cost it more time than it
-    takes to make them."""
+    takes to create them."""
 
     value: bytes
     offset: int
@@ -34,13 +35,13 @@ class Rows:
 
     def __init__(self, home: Callable[[bytes], int]) -> None:
         self._home = home
-        """The partition that a key goes to now."""
+        """Returns the partition to which a key goes now."""
         self._rows: dict[bytes, Row] = {}
-        """What the table shows."""
+        """The rows that the table shows."""
         self._doubles: dict[bytes, dict[int, Row]] = {}
-        """By key and partition, all rows of each key that more than one partition has. One of them is in `_rows`."""
+        """By key and partition, the rows of each key that more than one partition has. One of them is in `_rows`."""
         self._staged: dict[int, dict[bytes, Row]] = {}
-        """By partition, what was read so far of those that are being loaded."""
+        """By partition that is being loaded, the rows that were read so far."""
         self._loaded: dict[int, None] = {}
         """The partitions that may have rows in the table."""
         self._watchers: dict[Watcher, None] = {}
@@ -84,7 +85,7 @@ class Rows:
         self._staged[partition] = {}
 
     def begin_with(self, partition: int, rows: dict[bytes, Row]) -> None:
-        """Load the partition from where a snapshot ends. It takes over `rows`."""
+        """Load the partition from the end of a snapshot. `rows`: its rows, in a dict that is not copied."""
         self._staged[partition] = rows
 
     def is_loading(self, partition: int) -> bool:
@@ -102,13 +103,13 @@ class Rows:
         self._loaded[partition] = None
 
     def drop(self, partition: int) -> None:
-        """The partition is no longer there."""
+        """The partition no longer exists: remove its rows."""
         self._staged.pop(partition, None)
         if self._loaded.pop(partition, True) is None:
             self._replace(partition, {})
 
     def _replace(self, partition: int, rows: dict[bytes, Row]) -> None:
-        """Make these the only rows of a partition."""
+        """Replace all rows of a partition by these."""
         gone = [key for key, row in self.everything() if row.partition == partition and key not in rows]
         for key in gone:
             self._put(key, partition, None, None)
@@ -118,8 +119,8 @@ class Rows:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def apply(self, partition: int, keys: Sequence[bytes | None], values: Sequence[bytes | None], offsets: Sequence[int]) -> None:
-        """Take over records of a partition, in the order of the log. A record without a key is ignored; one without a value
-        (a tombstone) deletes its key."""
+        """Apply records of a partition, in the order of the log. A record without a key is ignored; a record without a value (a
+        tombstone) deletes its key."""
         staged = self._staged.get(partition)
         if staged is None:
             self._apply_live(partition, keys, values, offsets)
@@ -137,8 +138,8 @@ class Rows:
                 self._put(key, partition, None if value is None else Row(value, offset, partition), offset)
 
     def _put(self, key: bytes, partition: int, row: Row | None, offset: int | None) -> None:
-        """The latest row of a key in a partition; None: it has none any more. `offset`: of the record that says so; None: it is
-        not known."""
+        """Set the latest row of a key in a partition; None: the partition no longer has one. `offset`: that of the record which
+        changed it; None: not known."""
         old = self._rows.get(key)
         shown = row
         if old is not None and (old.partition != partition or key in self._doubles):
@@ -152,7 +153,7 @@ class Rows:
             self._notify(key, old, shown, version)
 
     def _put_double(self, key: bytes, partition: int, row: Row | None, old: Row) -> Row | None:
-        """As `_put`, for a key that another partition has, too. Returns the row that the table shows."""
+        """The same as `_put`, for a key that another partition has, too. Returns the row that the table must show."""
         rows = self._doubles.setdefault(key, {old.partition: old})
         if row is None:
             rows.pop(partition, None)

@@ -14,12 +14,13 @@
     keys           bytes     one after the other
     values         bytes     one after the other
 
-Numbers are little-endian. A snapshot is derived: the log has all of it, so a file that cannot be read is left aside.
+Numbers are little-endian. A snapshot is derived from the log, which has all of its records, so a file that cannot be read is
+ignored.
 
 **Why fresh_at_ms.** A cleaner removes a tombstone `delete.retention.ms` after it has removed the values that the tombstone
 deletes. A table that continues at `next_offset` after that never sees the tombstone, and would keep the deleted value for ever. A
 tombstone that comes after `next_offset` was appended after `fresh_at_ms`, so it is in the log until `delete.retention.ms` later.
-A table that has read to the end of the log by then has seen every tombstone; one that has not reads the log again from its
+A table that has read to the end of the log by then has seen every tombstone; a table that has not reads the log again from its
 beginning.
 """
 
@@ -42,7 +43,7 @@ _ROW_BYTES = 16
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the log goes on after a snapshot."""
+    """The head of a snapshot: the position at which the log continues after it."""
 
     topic_id: bytes
     partition: int
@@ -52,7 +53,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class BadSnapshot(Exception):
-    """The file is no snapshot, or is damaged. The message says how."""
+    """The file is no snapshot, or is damaged. The message says why."""
 
 
 def encode(place: Place, rows: Sequence[tuple[bytes, Row]]) -> list[bytes]:
@@ -94,7 +95,7 @@ def decode(data: bytes, from_offset: int = 0) -> tuple[Place, dict[bytes, Row]]:
 
 
 def read_place(data: bytes) -> Place:
-    """The head of a snapshot's file. BadSnapshot if it is none."""
+    """The head of a snapshot's file. BadSnapshot if the data is no snapshot."""
     if data[: len(MAGIC)] != MAGIC:
         raise BadSnapshot("it does not begin like a snapshot of a table")
     try:

@@ -1,6 +1,6 @@
 """The folder of a table's snapshots: one file per partition, `TOPIC-PARTITION.table`. It is the table's door to the disk.
 
-A file is written beside its place, forced to the disk, and renamed: a crash leaves the old file or the new one. Two tables that
+A file is written under another name, flushed to disk, and renamed: a crash leaves the old file or the new one. Two tables that
 share a folder and a topic replace each other's files, which does no harm.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class SnapshotFiles:
-    """Blocking calls, for a thread. OSError."""
+    """Reads and writes the files. The calls block, so they are made on a thread. They raise OSError."""
 
     def __init__(self, folder: str, topic: str) -> None:
         self._folder = folder

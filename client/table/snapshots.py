@@ -1,8 +1,8 @@
 """Loads and saves the snapshots of a table, one file per partition, on a thread.
 
-A snapshot is used if it is of the same topic (by id), the log still has its end, and no tombstone after it can be gone
-(snapshot.py). Rows whose records have been deleted from the log (`retention.ms`, trimmed by hand) are left out, so that the table
-has what it would have without a snapshot. A file that cannot be used is read no further; the next snapshot replaces it.
+A snapshot is used if it belongs to the same topic (by id), the log still has the offset at which it ends, and no later tombstone
+can be gone (snapshot.py). Rows whose records have been deleted from the log (`retention.ms`, trimmed by hand) are left out, so
+that the table has the same contents as without a snapshot. A file that cannot be used is ignored; the next snapshot replaces it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Snapshots:
         self._topic = topic
         self._now_ms = now_ms
         self._writing: asyncio.Future[None] | None = None
-        """The last write. Its thread goes on if the call that waits for it is cancelled."""
+        """The last write. Its thread continues if the call that waits for it is cancelled."""
         self.written = 0
 
     async def load(self, consumer: Consumer, tombstones_kept_ms: float | None) -> dict[int, tuple[Place, dict[bytes, Row]]]:
-        """By partition, the snapshots that can be used."""
+        """The snapshots that can be used, by partition."""
         partitions = sorted(await consumer.partitions_for_topic(self._topic))
         topic_id = consumer.topic_ids([self._topic]).get(self._topic)
         starts = await consumer.beginning_offsets([TopicPartition(self._topic, index) for index in partitions])
@@ -49,7 +49,7 @@ class Snapshots:
     def _read(
         self, partition: int, topic_id: bytes | None, log_start: int, tombstones_kept_ms: float | None
     ) -> tuple[Place, dict[bytes, Row]] | None:
-        """The snapshot of a partition; None if there is none that can be used. On a thread."""
+        """The snapshot of a partition; None if there is none that can be used. Called on a thread."""
         path = self._files.path(partition)
         try:
             data = self._files.read(partition)
@@ -75,15 +75,15 @@ class Snapshots:
         return None
 
     async def save(self, rows: Rows, progress: Mapping[int, Progress]) -> None:
-        """Write all partitions that are not being loaded. An error is logged: a snapshot is no condition for
-        the table to work."""
+        """Write all partitions that are not being loaded. An OSError is logged and not raised, because the table works without
+        snapshots."""
         places = {
             partition: Place(each.topic_id, partition, each.applied, each.applied_epoch, each.fresh_at_ms)
             for partition, each in progress.items()
             if each.phase is Phase.LIVE
         }
         everything = rows.everything()
-        # All of it was taken in one step. The rows are immutable, so that the thread may read them while the table changes.
+        # Places and rows were taken in one step. The rows are immutable, so the thread may read them while the table changes.
         if self._writing is not None:
             await asyncio.wait([self._writing])
         self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, places, everything)

@@ -3,10 +3,10 @@
     async with Table("users", bootstrap_servers="127.0.0.1:9092") as table:
         table.get(b"alice")                                    # a plain call: it asks no broker
         version = await table.put(b"alice", b"tea")            # written, and shown by this table
-        await table.put(b"alice", b"coffee", expect=version)   # VersionConflict if somebody else has changed it
+        await table.put(b"alice", b"coffee", expect=version)   # VersionConflict if another writer has changed it
 
 A consumer without a group reads all partitions (reader.py) into a dict (rows.py), and a producer writes (writer.py). Keys and
-values stay bytes; a value is deserialized when it is asked for.
+values stay bytes; a value is deserialized when a call returns it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 TEND_S, TEND_S_MIN = 60.0, 0.5
-"""How often a table makes sure that it has read up to the log ends, at most and at least (progress.py)."""
+"""Seconds: the longest and the shortest pause between two checks that the table has read up to the log ends (progress.py)."""
 LAST_CATCH_UP_S = 2.0
-"""How long `stop` tries to read up to the log ends, for the last snapshot."""
+"""Seconds for which `stop` tries to read up to the log ends, for the last snapshot."""
 
 
 @documents(TableOptions)
@@ -120,7 +120,7 @@ class Table(Generic[K, V]):
 
     async def start(self) -> None:
         """Find the cluster and read the topic up to the log ends. NoBrokersAvailable if no bootstrap server answers within
-        `connect_timeout_ms`; UnknownTopic; RequestTimeout if no record comes for `max_block_ms`; CorruptRecords. UsageError if
+        `connect_timeout_ms`; UnknownTopic; RequestTimeout if no record is read for `max_block_ms`; CorruptRecords. UsageError if
         the table was started before."""
         if self._home is not None or self._stopped:
             raise UsageError("the table was started before: create a new one")
@@ -170,7 +170,7 @@ class Table(Generic[K, V]):
 
     async def stop(self) -> None:
         """Write a snapshot (with `snapshot_dir`), stop reading and close the connections. Iterators of `watch` end, and calls
-        that wait raise ClientClosed. It takes some seconds at most, and as long as the snapshot needs."""
+        that wait raise ClientClosed. It takes a few seconds at most, plus the time to write the snapshot."""
         if self._stopped or self._home is None:
             self._stopped = True
             return
@@ -190,7 +190,7 @@ class Table(Generic[K, V]):
         try:
             await reader.catch_up(asyncio.get_running_loop().time() + LAST_CATCH_UP_S)
         except StrandlineError:
-            pass  # The snapshot is as old as the table.
+            pass  # Write the snapshot as of the records that the table has read.
         await self._snapshots.save(self._rows, reader.progress)
 
     async def _close(self) -> None:
@@ -213,7 +213,7 @@ class Table(Generic[K, V]):
         await self.stop()
 
     async def _tend(self) -> None:
-        """Make sure from time to time that the table has read up to the log ends, and write snapshots."""
+        """Check from time to time that the table has read up to the log ends, and write snapshots."""
         loop, reader = asyncio.get_running_loop(), self._reader
         assert reader is not None
         kept_s = (reader.tombstones_kept_ms or TEND_S * 4000) / 1000
@@ -231,7 +231,7 @@ class Table(Generic[K, V]):
                 saved_at = loop.time()
 
     def _running(self) -> Reader:
-        """The reader of a table that runs. Its failure is raised."""
+        """The reader. Raises its failure, or ClientClosed if the table does not run."""
         if self._home is None or self._reader is None:
             raise ClientClosed("the table was not started: use `async with Table(...)`, or `await table.start()`")
         self._check_caller()
@@ -286,17 +286,17 @@ class Table(Generic[K, V]):
         return self.keys()
 
     def keys(self) -> Iterator[K]:
-        """The keys as they are at this call, in no particular order. Changes in the meantime do not disturb the iterator."""
+        """The keys as they are at this call, in no particular order. Later changes do not affect the iterator."""
         self._running()
         return map(self._key, self._rows.keys())
 
     def values(self) -> Iterator[V]:
-        """The values as they are at this call, as for `keys`."""
+        """The values as they are at this call, in no particular order. Later changes do not affect the iterator."""
         self._running()
         return (self._value(row.value) for _, row in self._rows.items())
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Keys and values as they are at this call, as for `keys`."""
+        """Keys and values as they are at this call, in no particular order. Later changes do not affect the iterator."""
         self._running()
         return ((self._key(key), self._value(row.value)) for key, row in self._rows.items())
 
@@ -304,13 +304,13 @@ class Table(Generic[K, V]):
         """The changes from this call on, as an async iterator of `TableChange`: of one key, of the keys whose bytes begin with
         those of `prefix`, or of all.
 
-        Of each key at most one change waits for the iterator. If the key changes again before that is taken, the two are merged:
-        you get the old value of the first, the new value of the last, and `merged` counts the others. So a slow program sees the
-        last value of every key, and never stops the table; it may not see values in between. Changes of one key come in their
-        order; those of different keys may not.
+        At most one change of each key waits for the iterator. If the key changes again before that change is taken, the two are
+        merged: you get the old value of the first, the new value of the last, and `merged` counts the others. So a slow program
+        sees the last value of every key, and never stops the table; it may not see values in between. Changes of one key are in
+        order; those of different keys may not be.
 
-        The iterator ends when the table is stopped, and raises its error if it fails. If you leave the loop before that, `close`
-        it, or use it with `with`: otherwise changes go on waiting for it."""
+        The iterator ends when the table is stopped. If the table fails, the iterator raises the table's error. If you leave the
+        loop before that, `close` the iterator, or use it with `with`: otherwise changes keep waiting for it."""
         self._running()
         if key is not None and prefix is not None:
             raise UsageError("watch takes a key or a prefix")
@@ -318,7 +318,7 @@ class Table(Generic[K, V]):
         return TableChanges(self, only, b"" if prefix is None else self._key_bytes(prefix))
 
     async def caught_up(self, *, timeout_ms: float | None = None) -> None:
-        """Wait until the table shows every record that was acknowledged before this call, whoever wrote it. It asks the leaders
+        """Wait until the table shows every record that was acknowledged before this call, from any writer. It asks the leaders
         for their log ends, and waits at most `timeout_ms` (by default `max_block_ms`); RequestTimeout."""
         await self._running().catch_up(self._deadline(timeout_ms))
 
@@ -340,14 +340,14 @@ class Table(Generic[K, V]):
         return await self._write(key, encoded, expect, timeout_ms)
 
     async def delete(self, key: K, *, expect: int | Anything | None = ANY, timeout_ms: float | None = None) -> int:
-        """Delete a key, by a record without a value (a tombstone); also if there is no such key. Otherwise as `put`. Returns the
-        offset of the tombstone."""
+        """Delete a key, by a record without a value (a tombstone), which is also written if there is no such key. Returns the
+        offset of the tombstone. Arguments, time limit and errors are those of `put`."""
         return await self._write(key, None, expect, timeout_ms)
 
     async def update(self, key: K, change: Callable[[V | None], V | None], *, timeout_ms: float | None = None) -> V | None:
-        """Replace the value of a key by `change(value)`; None stands for no such key, before and after. If another writer changes
-        the key at the same time, `change` is called again with the newer value, so it must only compute. Returns the new value.
-        Time limit and errors are those of `put`."""
+        """Replace the value of a key by `change(value)`. As argument and as result, None stands for no such key. If another
+        writer changes the key at the same time, `change` is called again with the newer value, so it must only compute. Returns
+        the new value. Time limit and errors are those of `put`."""
         self._running()
         deadline = self._deadline(timeout_ms)
         while True:
@@ -379,13 +379,13 @@ class Table(Generic[K, V]):
         except StrandlineError as e:
             if value is None:
                 raise
-            # The value is written and shown. The next write of the key deletes the old record.
+            # The value is written and shown. The next write of the key deletes the record in the other partition.
             logger.debug("table.old_record_kept", topic=self.topic, partition=partition, reason=str(e))
         return offset
 
     async def _delete_elsewhere(self, key: bytes, partition: int, deadline: float) -> None:
-        """Delete the key in the partitions where it was before partitions were added to the topic. Otherwise the table would
-        show that record again after the deletion of the key, and when the key goes to that partition again, because more
+        """Delete the key in the partitions to which it went before partitions were added to the topic. Otherwise the table would
+        show the old record again after the key is deleted, or when the key goes to that partition again because still more
         partitions were added."""
         assert self._writer is not None
         for other in self._rows.partitions_of(key):
@@ -393,8 +393,8 @@ class Table(Generic[K, V]):
                 await self._writer.write(key, None, other, deadline)
 
     def _conflict(self, key: bytes, expected: int | None, row: Row | None) -> VersionConflict:
-        """The error of a conditional write. If a deserializer fails, its error is the cause, because the conflict is what the
-        caller has to know; the value is None then, and the key its bytes."""
+        """The error of a conditional write. If a deserializer fails, its error is only the cause, because the caller must learn
+        of the conflict; the value is None then, and the key is in bytes."""
         shown_key: K | bytes = key
         value: V | None = None
         failure: ClientError | None = None
@@ -453,7 +453,7 @@ class Table(Generic[K, V]):
             raise ClientError(text, topic=self.topic) from e
 
     def _home_partition(self, key: bytes) -> int:
-        """Where a key goes now, for a key that several partitions have."""
+        """The partition to which a key goes now. Called for a key that several partitions have."""
         assert self._reader is not None
         partitions = sorted(self._reader.progress)
         partitioner = self.options.partitioner
@@ -463,7 +463,8 @@ class Table(Generic[K, V]):
 
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "loading", "ok", "degraded", "failed" or "stopped"), `last_error`, and by partition `phase`
-        ("new", "loading" or "live") and `fresh_age_ms`: the table has every record that was acknowledged so long ago."""
+        ("new", "loading" or "live") and `fresh_age_ms`: the table has every record that was acknowledged at least this long
+        ago."""
         reader = self._reader
         if self._stopped or reader is None or self._home is None:
             return {"state": "stopped" if self._stopped else "not started"}
@@ -484,7 +485,7 @@ class Table(Generic[K, V]):
     def metrics(self) -> dict[str, Any]:
         """`keys`, `records` (that were read), `reloads` (of partitions), `snapshots` (that were written), `writes`,
         `conditional_writes`, their `conditional_attempts` and how many of these were `writes_in_doubt`, and `consumer` and
-        `producer`: the metrics of these."""
+        `producer`: the metrics of the table's consumer and producer."""
         counters = {} if self._writer is None else self._writer.counters
         return {
             "keys": len(self._rows),
@@ -498,7 +499,7 @@ class Table(Generic[K, V]):
 
 
 class TableChanges(Generic[K, V]):
-    """What `Table.watch` returns: an async iterator of changes."""
+    """The result of `Table.watch`: an async iterator of changes."""
 
     def __init__(self, table: Table[K, V], key: bytes | None, prefix: bytes) -> None:
         self._table = table
@@ -527,17 +528,17 @@ class TableChanges(Generic[K, V]):
         return TableChange(table._key(change.key), old, new, change.version, change.merged)
 
     def _raise_failure(self) -> None:
-        """A table that failed is an error; one that was stopped is the end."""
+        """Raise the error of a table that failed. After a `stop`, do nothing: the iterator ends."""
         if not self._table._stopped:
             self._table._running()
 
     @property
     def waiting(self) -> int:
-        """How many changes wait to be taken."""
+        """The number of changes that wait to be taken."""
         return len(self._watcher)
 
     def close(self) -> None:
-        """Watch no longer: the iterator ends when the changes that wait are taken."""
+        """Stop watching: the iterator ends when the changes that wait are taken."""
         self._table._rows.unwatch(self._watcher)
         self._watcher.end()
 

@@ -1,14 +1,15 @@
 """Writes the records of a table, with a condition or without one.
 
 **A conditional write.** The table shows all records of a partition below some offset n. If the key has the expected version
-there, the record is sent with `expect_offset=n`: the leader appends it only if n is the log end, so no other record of the
-partition came in between. If one did, OffsetConflict says so; the table reads it and checks again. It may be of another key, and
-then the record is sent again. So conditional writes to one partition compete with all its writers, and each attempt needs a round
-trip.
+there, the record is sent with `expect_offset=n`: the leader appends it only if n is the log end, so only if no other record was
+appended to the partition in between. Otherwise the write gets OffsetConflict; the table reads the other record and checks again.
+If that is of another key, the record is sent again. So conditional writes to one partition compete with all its writers, and each
+attempt needs a round trip.
 
 **A write in doubt.** If an attempt is not acknowledged in time, it is not known whether the record is in the log. The same record
-is sent again for the same offset, so at most one of the two is appended. Then it is acknowledged, or the offset is taken: the
-record there is read, and a header that only this write has says whether it is the same.
+is sent again for the same offset, so at most one of the two is appended. Either it is then acknowledged, or the offset is taken.
+In the second case the table reads the record at that offset, and a header that only this write has shows whether it is the same
+record.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from strandline.client.table.rows import Row, Rows
 from strandline.protocol.errors import ErrorCode
 
 MARK = "strandline.table.write"
-"""The header of conditional records."""
+"""The name of the header that marks a conditional record."""
 
 Conflict = Callable[[bytes, int | None, Row | None], StrandlineError]
 """Key, expected version, actual row -> the error."""
@@ -47,21 +48,21 @@ class Writer:
         self._reader = reader
         self._rows = rows
         self._table_id = table_id
-        """Random bytes, so that no two tables have the same marks."""
+        """Random bytes, which make the marks of two tables different."""
         self._writes = 0
         producer.expected_topic_id = self._topic_id
         self._locks: dict[int, asyncio.Lock] = {}
-        """By partition. One conditional write at a time: two would only conflict with each other."""
+        """A lock per partition: one conditional write at a time, because two would only conflict with each other."""
         self.counters = {"writes": 0, "conditional_writes": 0, "conditional_attempts": 0, "writes_in_doubt": 0}
 
     def _topic_id(self, topic: str, partition: int) -> bytes:
-        """The id of the topic of which the table has read the partition. A record that expects an offset of it must not be
+        """The id of the topic whose partition the table has read. A record that expects an offset in that log must not be
         appended to a topic that was recreated under the name."""
         found = self._reader.progress.get(partition)
         return b"" if found is None else found.topic_id
 
     async def partition_of(self, key: bytes, deadline: float) -> int:
-        """Where the producer would send this key. RequestTimeout."""
+        """The partition to which the producer sends this key. RequestTimeout at the deadline (on the loop's clock)."""
         try:
             async with asyncio.timeout_at(deadline):
                 partitions = await self._producer.partitions_for(self._topic)
@@ -92,7 +93,8 @@ class Writer:
     async def write_if(
         self, key: bytes, value: bytes | None, expected: int | None, partition: int, deadline: float, conflict: Conflict
     ) -> int:
-        """Write a record if the key's version is `expected`; None: if there is no such key. Otherwise raise `conflict`."""
+        """Write a record if the key's version is `expected`; None: if there is no such key. Otherwise raise the error that
+        `conflict` returns."""
         self.counters["conditional_writes"] += 1
         async with self._turn(partition, deadline):
             attempts = 0
@@ -105,7 +107,7 @@ class Writer:
                     if self._version(key) != expected:
                         raise conflict(key, expected, self._rows.get(key))
                     continue
-                # Nothing has waited since the version was checked: it is that of `applied`.
+                # There was no await since the version was checked, so it is still the version as of `applied`.
                 own = self._begin_own_write(partition)
                 attempts += 1
                 try:
@@ -133,7 +135,7 @@ class Writer:
             lock.release()
 
     async def _await_live(self, partition: int, deadline: float) -> None:
-        """Wait until the table shows the partition. It may have been added a moment ago, or be read again."""
+        """Wait until the table shows the partition, which may just have been added, or is being read again."""
         await self._learn(partition, deadline)
         await self._reader.wait_applied(partition, 0, deadline)
 
@@ -148,7 +150,8 @@ class Writer:
         return own
 
     async def _try(self, key: bytes, value: bytes | None, partition: int, own: OwnWrite, deadline: float) -> bool:
-        """Whether the record was written at the offset of `own`. DeliveryTimeout if that is not known at the deadline."""
+        """Try to write the record at the offset of `own`. Returns whether it was written there. DeliveryTimeout if that is not
+        known at the deadline."""
         is_in_doubt = False
         while True:
             self.counters["conditional_attempts"] += 1
@@ -158,7 +161,7 @@ class Writer:
                 return True
             except OffsetConflict as e:
                 if e.log_end_offset <= own.offset:
-                    await self._pause(deadline)  # A deposed leader, or records were lost: the reader will notice.
+                    await self._pause(deadline)  # The leader was deposed, or records were lost: the reader detects it.
                     if is_in_doubt:
                         continue
                     return False
@@ -170,7 +173,7 @@ class Writer:
                 raise self._in_doubt(partition) from None
             except StrandlineError as e:
                 if isinstance(e, DeliveryFailed) and e.code == ErrorCode.UNKNOWN_TOPIC_ID:
-                    await self._pause(deadline)  # The topic was recreated: the reader will notice, and so will the producer.
+                    await self._pause(deadline)  # The topic was recreated: the reader and the producer detect it.
                     return False
                 if is_in_doubt and not isinstance(e, ClientClosed):
                     # This attempt was rejected, but an earlier one may be in the log.
@@ -180,7 +183,8 @@ class Writer:
                 raise self._in_doubt(partition)
 
     async def _look(self, partition: int, own: OwnWrite, log_end: int, deadline: float, *, is_in_doubt: bool) -> bool:
-        """Another record was there first, or an earlier attempt of this write. Read it."""
+        """The offset is taken, by another record or by an earlier attempt of this write. Read it, and return whether it is this
+        write."""
         try:
             await self._reader.wait_applied(partition, log_end, deadline)
         except RequestTimeout:
@@ -207,7 +211,7 @@ class Writer:
             raise RequestTimeout(text, topic=self._topic, partition=partition) from None
 
     async def _learn(self, partition: int, deadline: float) -> None:
-        """If the partition was added to the topic, let the reader find it."""
+        """If the reader does not know the partition, which was added to the topic, let it refresh its metadata."""
         if partition in self._reader.progress:
             return
         try:
