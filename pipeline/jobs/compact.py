@@ -70,7 +70,8 @@ def compact(
     keep_s: float = KEEP_S,
 ) -> Compacted:
     """Joins files that are smaller than half of `target_bytes`, of these topics or of all, and deletes replaced files that are
-    older than `keep_s` seconds. Raises LakeDamaged, and changes nothing, if the lake is damaged."""
+    older than `keep_s` seconds. If the lake is damaged, raises LakeDamaged, and readers find the same files as before. Raises
+    UsageError if there is no lake, or another compaction is running."""
     folder = check(root)
     with folder.compacting():
         lake, base = read_manifest(folder.root), folder.base()
@@ -220,7 +221,8 @@ def sweep(folder: Folder, keep_s: float) -> int:
 
 
 def _manifests_to_go(folder: Folder, before: float) -> Iterator[Path]:
-    """The manifests that an old base replaces, except the one with the base's number: writers begin at the newest manifest."""
+    """The manifests and bases that an old base replaces, except the manifest with the base's own number: writers begin at the
+    newest manifest."""
     paths = [folder.root / MANIFESTS / name for name in folder.names()]
     old = [n for path in paths if (n := base_number(path.name)) is not None and path.stat().st_mtime <= before]
     for path in paths:

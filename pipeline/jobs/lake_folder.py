@@ -56,9 +56,9 @@ class Lake:
 
 
 def read_manifest(root: str | os.PathLike[str], *, checksums: bool = False) -> Lake:
-    """The valid files of a lake. Raises LakeDamaged on a gap or an overlap in the manifests, and if a file is missing or has
-    another size. With `checksums`, every byte is read and a file with another CRC-32C is damaged, too. Raises UsageError if there
-    is no lake."""
+    """The valid files of a lake; none, and number -1, for a folder without manifests. Raises LakeDamaged on a gap or an overlap
+    in the manifests, and if a file is missing or has another size. With `checksums`, every byte is read and a file with another
+    CRC-32C is damaged, too. Raises UsageError for a URL or a Delta table."""
     folder = Folder(local_path(root))
     check_is_no_delta(folder.root, "this reads lakes of Parquet files; a Delta table is read by any Spark with Delta")
     base = folder.base()

@@ -134,8 +134,8 @@ class SnapshotFolder:
         return self._version(numbers[-1]) if numbers else None
 
     def version(self, number: int | None = None) -> Version:
-        """The version with this number, by default the newest. Raises UsageError if it does not exist, SnapshotDamaged if one of
-        its files is missing or has another size."""
+        """The version with this number, by default the newest. Raises UsageError if it does not exist, SnapshotDamaged if its
+        manifest cannot be read, or one of its files is missing or has another size."""
         numbers = self.numbers()
         if not numbers:
             raise UsageError(f"there is no snapshot in {self.root}")

@@ -111,8 +111,8 @@ def from_lake(
     spark: SparkSession, lake: str | os.PathLike[str], topic: str, since: ReadPositions | None, fail_on_data_loss: bool = True
 ) -> Changes:
     """The records of a topic in a lake after the positions `since`. A lake has the offsets of the log, so runs may alternate
-    between lake and log. Raises UsageError if there is no lake or it does not have the topic, DataLoss if the lake begins after
-    `since` (only with `fail_on_data_loss`), LakeDamaged if a manifest cannot be read."""
+    between lake and log. Raises UsageError if there is no lake or it does not have the topic, DataLoss if the lake's next record
+    comes after `since` (only with `fail_on_data_loss`), LakeDamaged as `read_manifest` does."""
     from pyspark.sql.functions import col
 
     whole = read_manifest(lake)

@@ -1,7 +1,8 @@
 """Checks one replica's log for contradictions in itself, and with its indexes and its broker's checkpoints. Pure.
 
 A broker that was killed may leave unfinished writes and old checkpoints behind, which are notes. After a clean shutdown, or at
-offsets that were flushed before, the same things are bad findings. `Facts.is_settled` decides which of the two applies.
+offsets below the checkpointed high watermark or recovery point, the same things are bad findings. `Facts.is_settled` decides
+which of the two applies.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Facts:
     """Whether offsets may be missing between batches: Apache Kafka's cleaner leaves such gaps, a broker of ours does not."""
 
     def is_settled(self, offset: int) -> bool:
-        """Whether the broker had flushed this offset or was shut down cleanly: then a kill cannot explain a fault here."""
+        """Whether a kill cannot explain a fault at this offset: the broker was shut down cleanly, or the offset is below the
+        checkpointed high watermark or recovery point."""
         return self.is_clean or offset < max(self.high_watermark or 0, self.recovery_point or 0)
 
 
