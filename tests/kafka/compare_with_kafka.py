@@ -2,14 +2,14 @@
 
     python tests/kafka/compare_with_kafka.py [--seed 1] [--rounds 10] [--requests 40] [--apis OffsetCommit,...]
 
-It starts both clusters (a real Kafka needs STRANDLINE_KAFKA_TOOLS), unless `--kafka` and `--ours` give addresses of brokers that
-run: one broker each, with the settings of `both_clusters`. A difference that is not in `known_differences.toml` is printed with
-the command that repeats its round, and makes the exit code 1.
+It starts both clusters (a real Kafka needs STRANDLINE_KAFKA_TOOLS), unless `--kafka` and `--ours` are addresses of running
+brokers: one broker each, with the settings of `both_clusters`. A difference that is not in `known_differences.toml` is printed
+with the command that repeats its round, and the exit code is then 1.
 
 Values are compared until the first answer of a round with other codes to a request that changes something: from then on, the two
 sides have other records, offsets or members.
 
-The answer that counts is the one after the coordinators are loaded, so a request with such an error is sent again.
+While coordinators are loading, requests fail with a temporary error and are sent again; only the last answer is compared.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ PASSING = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
-"""Errors that are over in a moment."""
+"""Temporary errors. A request with one of them is sent again."""
 ONLY_READS = ("Describe", "List", "Fetch", "Metadata", "OffsetFetch", "OffsetForLeaderEpoch", "ApiVersions", "FindCoordinator")
-"""How the names of APIs begin that change nothing."""
+"""The APIs whose names begin with these change nothing."""
 IN_SET_UP = PASSING | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-"""In addition: a broker does not know a new topic yet."""
+"""Additional temporary errors while a round is set up: a broker may not know a new topic yet."""
 
 
 class Side:
@@ -89,7 +89,7 @@ class Side:
         return answer
 
     async def ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:
-        """The answer as plain values; NO_ANSWER or CLOSED."""
+        """Send a request. Returns the answer as plain values, or NO_ANSWER or CLOSED."""
         answer = await self._ask(key, version, self.names.fill(fields), frozenset(PASSING))
         return answer if isinstance(answer, str) else plain(answer)
 
@@ -133,7 +133,7 @@ class Outcome:
     requests: int = 0
     known: Counter[Difference] = field(default_factory=Counter)
     new: list[str] = field(default_factory=list)
-    """Descriptions of the differences without a reason."""
+    """Descriptions of differences that are not in `known_differences.toml`."""
     prints_all: bool = False
     """Whether every request is printed."""
 
@@ -190,7 +190,7 @@ async def _play(
 
 
 def command(round_: Round, requests: int, apis: Sequence[int]) -> str:
-    """What repeats a round."""
+    """The command that repeats a round."""
     chosen = "" if list(apis) == compared_apis() else " --apis " + ",".join(KAFKA_APIS[key].name for key in apis)
     program = f".venv/bin/python tests/kafka/{Path(__file__).name}"
     return f"{program} --seed {round_.seed} --first {round_.number} --rounds 1 --requests {requests}{chosen}"
@@ -202,8 +202,8 @@ def compared_apis() -> list[int]:
 
 @contextmanager
 def both_clusters(folder: Path, script: str = SCRIPT) -> Iterator[tuple[str, str]]:
-    """The addresses of a real Kafka and of ours, each of one broker. No topic is created by mentioning it: rounds after would see
-    it."""
+    """Start a real Kafka and Strandline, with one broker each; returns their addresses. Topics are not created automatically,
+    because later rounds would see them."""
     (folder / "kafka").mkdir()
     kafkas_times = {"group.consumer.session.timeout.ms": 45_000, "group.consumer.heartbeat.interval.ms": 5000}
     settings = {**OURS, **kafkas_times, "auto.create.topics.enable": False}

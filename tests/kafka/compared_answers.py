@@ -1,10 +1,10 @@
-"""Compares the error codes and the values of two answers to one request, and knows which differences are meant.
+"""Compares the error codes and the values of two answers to one request, and leaves out the intended differences.
 
-An error code is compared by its place: the names, ids and numbers of the rows that it is in. So the order of rows does not
-matter, nor how often one is repeated. A difference is a pair: the code of Kafka and ours. The other values of a row are compared
-if both sides have the row and the codes agree; a difference of values has the name of the field, too.
+An error code is compared by its place: the names, ids and numbers of the rows around it. So neither the order of rows matters,
+nor how often one is repeated. A difference is a pair: the code of Kafka and ours. The other values of a row are compared if both
+sides have the row and the codes agree; such a difference also has the name of the field.
 
-`known_differences.toml` has the pairs that are meant, each with its reason:
+`known_differences.toml` has the intended differences, each with its reason:
 
     [[difference]]
     api = "OffsetCommit"        the name of the API, or "*"
@@ -12,7 +12,7 @@ if both sides have the row and the codes agree; a difference of values has the n
     ours = "INVALID_REQUEST"    ours
     why = "..."
 
-    field = "is_internal"       of a difference of values: the name of the field; then the pair are values
+    field = "is_internal"       only for a difference of values: the name of the field; `kafka` and `ours` are then values
 
 NO_ROW stands for a row that only the other side has, NO_ANSWER for an answer that does not come, CLOSED for a closed connection.
 """
@@ -33,7 +33,7 @@ _NAMES = (
     *("name", "topic", "topic_name", "topic_id", "partition_index", "partition", "index"),
     *("group_id", "member_id", "transactional_id", "key", "resource_name", "resource_type"),
 )
-"""The fields that say which row it is."""
+"""The fields that identify a row."""
 NOT_COMPARED = frozenset(
     {
         *("topic_id", "cluster_id", "host", "port", "producer_id", "member_id", "member_epoch", "log_dir", "incarnation_id"),
@@ -51,8 +51,8 @@ NOT_COMPARED = frozenset(
         *("total_bytes", "usable_bytes", "partition_size", "epoch", "min_version", "max_version", "finalized_features_epoch"),
     }
 )
-"""Fields whose values each side has of its own, or that say the same in other words. (A new group begins with epoch 2 in Kafka
-4.3, and with 1 here.)"""
+"""Fields whose values are each side's own, or say the same in other words. (A new group begins with epoch 2 in Kafka 4.3, and
+with 1 here.)"""
 Place = tuple[Any, ...]
 
 
@@ -69,7 +69,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A difference that is meant."""
+    """An intended difference."""
 
     api: str
     kafka: str
@@ -87,8 +87,8 @@ def read_known(file: Path) -> list[Known]:
 
 
 def codes_of(answer: Any, common: Callable[[Any], Any]) -> dict[Place, set[str]]:
-    """The error codes of an answer by their places. `answer`: its fields, or NO_ANSWER or CLOSED; `common`: what both sides
-    call a value."""
+    """The error codes of an answer by their places. `answer`: its fields, or NO_ANSWER or CLOSED. `common` gives both sides'
+    values of the same thing one name."""
     if isinstance(answer, str):
         return {(): {answer}}
     found: dict[Place, set[str]] = {}
@@ -98,7 +98,7 @@ def codes_of(answer: Any, common: Callable[[Any], Any]) -> dict[Place, set[str]]
 
 
 def _walk(value: Any, place: Place, common: Callable[[Any], Any]) -> Iterator[tuple[Place, str]]:
-    """`value`: a message, whose place is known."""
+    """The error codes in a message, with their places. `place` is that of `value`."""
     for name, part in value.items():
         if name.endswith("error_code"):
             yield place, name_of(part)
@@ -108,8 +108,8 @@ def _walk(value: Any, place: Place, common: Callable[[Any], Any]) -> Iterator[tu
 
 
 def _names_of(item: dict[str, Any], common: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
-    """The names and numbers of a row. The id of a topic whose name stands beside it says nothing more, and topics of other rounds
-    have another on each side."""
+    """The names and numbers of a row. If a topic has a name, its id is left out: it adds nothing, and each side has other ids for
+    the topics of other rounds."""
     for each in _NAMES:
         if item.get(each) is not None and not (each == "topic_id" and item.get("name")):
             yield each, common(item[each])
@@ -148,7 +148,7 @@ def value_differences(
 
 
 def _is_internal(place: Place) -> bool:
-    """Whether the row is of an internal topic, in which each side has records of its own."""
+    """Whether the row belongs to an internal topic, whose records differ on the two sides."""
     return any(isinstance(part, tuple) and part[1] in INTERNAL_TOPICS for part in place)
 
 
@@ -160,7 +160,7 @@ def name_of(code: int) -> str:
 
 
 def differences(api: str, kafka: dict[Place, set[str]], ours: dict[Place, set[str]]) -> list[Difference]:
-    """The pairs of codes that differ, each once. If the answers as wholes differ, their rows do so, and are not compared."""
+    """The pairs of codes that differ, each once. If the codes of the whole answers differ, the rows are not compared."""
     top = _pairs(kafka.get((), set()), ours.get((), set())) if () in kafka or () in ours else []
     if top:
         return [Difference(api, *pair) for pair in top]

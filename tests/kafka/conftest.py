@@ -1,6 +1,6 @@
-"""Both kinds of event loop that the Kafka door must run on, a look at the names of the fields that it writes, and clusters.
+"""Both kinds of event loop that the Kafka door must run on, a check of the names of the fields that it writes, and clusters.
 
-A cluster ends with its module: what it holds and logs would disturb the tests of other folders in the same process."""
+A cluster ends with its module. Otherwise what it holds and logs would disturb the tests of other folders in the same process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.testing import Cluster, ThreadedCluster
 strict_fields.install()
 
 collect_ignore = ["suites"]
-"""They run by `make test-kafka`, each in a way of its own."""
+"""`make test-kafka` runs the suites, each in its own way."""
 
 NEVER_PAUSED = {"broker_session_timeout_ms": 30_000}
 """A busy machine stops this process for a second now and then. With a shorter session the broker would take this for a pause, and
@@ -46,7 +46,7 @@ def fields_have_kafkas_names():
 
 @pytest.fixture(scope="module")
 def groups_cluster() -> Iterator[ThreadedCluster]:
-    """A broker with the topic `orders`, of four partitions. Each test has groups of its own."""
+    """A broker with the topic `orders`, of four partitions. Each test uses its own groups."""
     settings = {"offsets_topic_num_partitions": 3, "group_initial_rebalance_delay_ms": 0}
     with Cluster.running_in_thread(brokers=1, kafka=True, **NEVER_PAUSED, **settings) as cluster:
         cluster.create_topic("orders", partitions=4)
@@ -55,13 +55,13 @@ def groups_cluster() -> Iterator[ThreadedCluster]:
 
 @pytest.fixture(scope="module")
 def data_cluster() -> Iterator[ThreadedCluster]:
-    """A broker. Each test makes topics of its own."""
+    """A broker. Each test creates its own topics."""
     with Cluster.running_in_thread(brokers=1, kafka=True, **NEVER_PAUSED) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def pair_cluster() -> Iterator[ThreadedCluster]:
-    """Two brokers, of which each topic has one."""
+    """Two brokers. A topic has its replica on one of them."""
     with Cluster.running_in_thread(brokers=2, kafka=True, **NEVER_PAUSED) as cluster:
         yield cluster

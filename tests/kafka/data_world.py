@@ -1,4 +1,4 @@
-"""Requests of Kafka's protocol that move records: Produce, Fetch, and the questions about offsets."""
+"""Requests of Kafka's protocol that write and read records: Produce, Fetch, and the requests about offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers = count()
 
 
 def new_topic(cluster: ThreadedCluster, **options: Any) -> str:
-    """The name of a new topic, by default with one partition and one replica."""
+    """Create a topic, by default with one partition and one replica; returns its name."""
     name = f"topic-{next(_numbers)}"
     cluster.create_topic(name, **{"replication_factor": 1, **options})
     return name
@@ -57,7 +57,7 @@ class DataWire(KafkaWire):
         return await self.topic_id(topic) if topic != "nothing" else NO_SUCH_ID
 
     async def fetch(self, version: int, topics: dict[str, int], **changes: Any) -> Fields:
-        """Fetch partition 0 of topics, from an offset each."""
+        """Fetch partition 0 of topics: name -> offset."""
         return await self.call(FETCH, version, await self.fetch_fields(topics, **changes))
 
     async def fetch_fields(self, topics: dict[str, int], *, forgotten: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Idempotent producers of others beside those of a `SteadyLoad`, in the same history: librdkafka, aiokafka, Java."""
+"""Idempotent producers of other clients (librdkafka, aiokafka, Java) beside those of a `SteadyLoad`, in the same history."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ INTERVAL_S = 0.05
 
 
 class ForeignLoad:
-    """`start`, then `stop`: it sends a record to each partition in turn, and returns when each has an outcome."""
+    """From `start` on, each producer sends records to the partitions in turn. `stop` returns when each record has an outcome."""
 
     def __init__(self, load: SteadyLoad, bootstrap: str, java: Sequence[str]) -> None:
         self.load, self.bootstrap = load, bootstrap
         self._java = java
-        """The command of Java, up to the class."""
+        """The command of Java, without the class."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(work) for work in (self._librdkafka(), self._aiokafka(), self._java_client())]
 
     async def stop(self) -> None:
-        """After the load has stopped."""
+        """Wait for the outcome of each record. Call it after the load has stopped."""
         await asyncio.gather(*self._tasks)
 
     def abandon(self) -> None:

@@ -32,13 +32,13 @@ _TEXTS = {
     "protocol_type": ("consumer", "consumer", "connect"),
     "server_assignor": ("uniform", "range"),
 }
-"""Values of string fields, by name. They repeat what shall be frequent."""
+"""Values of string fields, by name. A value that is listed more often is used more often."""
 _NUMBERS = {"replica_id": (-1, -1, -1, -1, 1), "acks": (-1, -1, 1, 0, 2), "broker_id": (1, 1, 2), "producer_epoch": (0, -1, 1)}
 _TIMES_MS = {"session_timeout_ms": 6000, "rebalance_timeout_ms": 6000, "transaction_timeout_ms": 10_000}
 _WAIT_MS = 20
 _SCHEMAS = Schemas()
 HEAD = 8
-"""The bytes of a request's head up to its client id."""
+"""The number of bytes of a request's head before its client id."""
 _BYTES = (0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF)
 LARGE = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f")
 
@@ -54,7 +54,7 @@ class Fuzzer:
         self._apis = list(KAFKA_APIS.values())
 
     def burst(self) -> list[bytes]:
-        """Some frames that are sent at once: mostly one, which is mostly broken."""
+        """Frames to send together: mostly one, and that one is broken more often than not."""
         count = self._rnd.choice((1, 1, 1, 3, 10))
         return [self.next(0.6 if count == 1 else 0.05) for _ in range(count)]
 
@@ -71,7 +71,7 @@ class Fuzzer:
         return self._broken(frame) if rnd.random() < broken else frame
 
     def _use_names(self, values: dict[str, Any], struct: Struct) -> None:
-        """Replace most of the values by what means something."""
+        """Replace most of the values by meaningful ones."""
         for field in struct.fields:
             value = values.get(field.name)
             if value is None:

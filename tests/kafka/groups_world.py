@@ -30,7 +30,7 @@ VERSIONS = {
     CONSUMER_HEARTBEAT: range(2),
     CONSUMER_DESCRIBE: range(2),
 }
-"""What Kafka 4.3 has."""
+"""The versions that Kafka 4.3 has."""
 
 
 class GroupWire(KafkaWire):
@@ -42,7 +42,7 @@ class GroupWire(KafkaWire):
 
     @classmethod
     async def to(cls, cluster: ThreadedCluster, group: str) -> Self:
-        """Find the coordinator. The first question has the internal topic created."""
+        """Find the coordinator, and connect to it. The first request creates the internal topic."""
         async with KafkaWire.at(cluster.kafka_bootstrap) as any_broker:
             for _ in range(100):
                 found = (await any_broker.call(FIND_COORDINATOR, 4, {"coordinator_keys": [group]})).coordinators[0]
@@ -52,7 +52,7 @@ class GroupWire(KafkaWire):
         raise AssertionError(ErrorCode(found.error_code).name)
 
     async def ask(self, api_key: int, version: int, **fields: Any) -> Fields:
-        """Ask about the group, again while the coordinator loads it."""
+        """Send a request about the group, again while the coordinator loads it."""
         values = {"group_id": self.group, "include_authorized_operations": False, **fields}
         for _ in range(100):
             answer = await self.call(api_key, version, values)
@@ -64,7 +64,7 @@ class GroupWire(KafkaWire):
     # -- the classic protocol -----------------------------------------------------------------------------------------
 
     async def join(self, version: int, member_id: str = "", instance_id: str | None = None, **fields: Any) -> Fields:
-        """One JoinGroup."""
+        """Send one JoinGroup."""
         values = {
             "session_timeout_ms": 10_000,
             "rebalance_timeout_ms": 10_000,
@@ -77,7 +77,7 @@ class GroupWire(KafkaWire):
         return await self.ask(JOIN, version, **{**values, **fields})
 
     async def become_member(self, version: int = 9, **fields: Any) -> Fields:
-        """Join until the answer is no MEMBER_ID_REQUIRED, and give all partitions to the member."""
+        """Join, if necessary again with the id of MEMBER_ID_REQUIRED, and assign all partitions to the member."""
         joined = await self.join(version, **fields)
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             joined = await self.join(version, joined.member_id, **fields)
@@ -102,7 +102,7 @@ class GroupWire(KafkaWire):
     # -- the newer protocol -------------------------------------------------------------------------------------------
 
     async def beat(self, version: int = 1, member_id: str = "", member_epoch: int = 0, **fields: Any) -> Fields:
-        """A ConsumerGroupHeartbeat, with all fields if it joins."""
+        """Send a ConsumerGroupHeartbeat, with all fields if it joins."""
         joining = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
         given = {**(joining if member_epoch == 0 else {}), **fields}
         for name in ("subscribed_topic_names", "topic_partitions"):
@@ -122,7 +122,7 @@ class GroupWire(KafkaWire):
         return {row.partition_index: row.error_code for part in answer.topics for row in part.partitions}
 
     async def fetch(self, version: int, topics: list[dict[str, Any]] | None, **fields: Any) -> Fields:
-        """The answer for the group, in whichever form the version has."""
+        """Fetch offsets; returns the answer for the group in the form of this version."""
         if version < 8:
             return await self.ask(OFFSET_FETCH, version, topics=topics, **fields)
         group = {"group_id": self.group, "topics": topics, **fields}
@@ -130,6 +130,6 @@ class GroupWire(KafkaWire):
 
 
 def subscription(*topics: str) -> bytes:
-    """The embedded protocol `consumer`, version 0."""
+    """A subscription of the embedded protocol `consumer`, version 0."""
     names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"

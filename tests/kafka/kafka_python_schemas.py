@@ -1,6 +1,6 @@
 """Messages as kafka-python reads and writes them: a second implementation of Kafka's encoding, from Kafka's own schemas.
 
-It has the APIs that clients and tools use, and not those that only brokers and controllers do."""
+It has the APIs for clients and tools, and not those for brokers and controllers only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TheirSchema:
         self.versions: tuple[int, int] = BaseField.parse_versions(schema["validVersions"])
         self._flexible: tuple[int, int] = BaseField.parse_versions(schema["flexibleVersions"])
         self.struct = StructField(schema)
-        type(schema["name"], (DataContainer,), {"_struct": self.struct})  # makes the classes of the structs inside it
+        type(schema["name"], (DataContainer,), {"_struct": self.struct})  # creates the classes of the structs inside it
         self.struct.set_data_class(type(schema["name"], (DataContainer,), {"_struct": self.struct}))
 
     def is_flexible(self, version: int) -> bool:
@@ -63,7 +63,8 @@ def _to_theirs(theirs: Any, ours: Struct, version: int, values: dict[str, Any]) 
 
 
 def _is_left_out(field: Field, value: Any) -> bool:
-    """Kafka leaves out a tagged field that has its default. kafka-python knows no default of a struct or a uuid."""
+    """Whether the field is left out: Kafka omits a tagged field with its default. kafka-python has no defaults of structs and
+    uuids."""
     return field.tag >= 0 and value == plain(field.default)
 
 
@@ -96,7 +97,7 @@ def _value_to_ours(field: Field, value: Any) -> Any:
 
 
 def _absent(field: Field) -> Any:
-    """kafka-python shows None for an absent tagged struct, and for a uuid of zeros."""
+    """Our value for None in kafka-python, which has None for an absent tagged struct and for a uuid of zeros."""
     if field.kind == "uuid":
         return bytes(16)
     if field.tag >= 0 and isinstance(field.kind, Struct) and field.default is not None:

@@ -8,7 +8,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "5",
     "offsets.topic.num.partitions": "5",
 }
-"""Of a real Kafka. With rights, so that ACLs can be listed; everyone may do everything."""
+"""Settings of a real Kafka. It has an authorizer, so that ACLs can be listed, but every client may do everything."""
 OURS = {
     **SETTINGS,
     "transaction.state.log.num.partitions": 5,

@@ -1,7 +1,7 @@
-"""A listener of the Kafka door on loopback, with handlers of the test's own.
+"""A listener of the Kafka door on loopback, with the test's own handlers.
 
-Its APIs are ApiVersions and Metadata as the door serves them; and Produce, Heartbeat and ListGroups, of whose fields the handler
-sees `acks` alone, and whose answers are always the same."""
+It serves ApiVersions and Metadata as in a broker, and Produce, Heartbeat and ListGroups with one field, `acks`, for the handler
+and always the same answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from strandline.protocol.rpc.server import Limits, ServerRequest
 
 PRODUCE, FETCH, METADATA, HEARTBEAT, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 12, 16, 18
 ANSWER: Any = SimpleNamespace(error_code=0, partitions=(), groups=())
-"""What handlers reply with."""
+"""The reply of all handlers."""
 _PRODUCED = {"responses": [], "throttle_time_ms": 0}
 _BEAT = {"error_code": 0, "throttle_time_ms": 0}
 _LISTED = {"error_code": 0, "throttle_time_ms": 0, "groups": []}
@@ -32,7 +32,7 @@ BEAT_FIELDS: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id":
 
 
 class Body(Message):
-    """Our side of the requests."""
+    """The body that handlers get for each request."""
 
     acks: int
 
@@ -66,7 +66,7 @@ TEST_APIS: dict[int, KafkaApi] = {
 
 
 class Parking:
-    """A handler that parks requests, which the test answers."""
+    """A handler that parks requests until the test answers them."""
 
     def __init__(self) -> None:
         self.parked: list[ServerRequest] = []
@@ -86,7 +86,7 @@ def answer_at_once(request: ServerRequest) -> None:
 async def serving_kafka(
     handlers: dict[int, Any], *, limits: Limits | None = None, changes: dict[int, KafkaApi] | None = None, **more: Any
 ) -> AsyncIterator[tuple[KafkaServer, int]]:
-    """`changes`: APIs in place of those of this file."""
+    """`changes`: APIs that replace those of this file."""
     server = KafkaServer(
         handlers,
         role="broker",

@@ -38,15 +38,15 @@ def new_consumer() -> AIOKafkaConsumer:
 
 
 class Member(ConsumerRebalanceListener):
-    """aiokafka tells of lost partitions as of revoked ones."""
+    """A member. aiokafka reports lost partitions as revoked ones."""
 
     def __init__(self) -> None:
         self.consumer = new_consumer()
         self.owned: set[int] = set()
 
     async def start_again(self, error: KafkaError) -> None:
-        """aiokafka does not know that JoinGroup may return REBALANCE_IN_PROGRESS, as it does in Kafka, too, when the group is
-        converted to the newer protocol. An application would begin anew."""
+        """Begin with a new consumer, as an application would have to: aiokafka does not handle REBALANCE_IN_PROGRESS from
+        JoinGroup, which Kafka, too, returns when the group is converted to the newer protocol."""
         if "RebalanceInProgress" not in str(error):
             raise error
         self.on_partitions_revoked({TopicPartition(TOPIC, partition) for partition in self.owned})
@@ -97,7 +97,7 @@ async def main() -> None:
             except KafkaError as e:
                 await member.start_again(e)
     except asyncio.CancelledError:
-        # It stops without telling the listener.
+        # aiokafka does not call the listener when the consumer stops.
         member.on_partitions_revoked({TopicPartition(TOPIC, partition) for partition in member.owned})
         await member.consumer.stop()
         member.note("ended")

@@ -2,7 +2,7 @@
 
 python member_of_librdkafka.py BOOTSTRAP TOPIC GROUP FILE classic|consumer
 
-librdkafka does not tell its generation, so the epochs are -1: unknown.
+librdkafka does not expose its generation, so the epochs are -1 (unknown).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Members of one group by different clients, and a judge of what they own.
 
-A member tells the judge when it gets and gives up partitions, and commits what it has read before it reads on, or, if the commit
-fails, with the next one. The judge finds a partition that has two owners, and an acknowledged commit that is smaller than one
-before it."""
+A member tells the judge when it gets and gives up partitions. It commits what it has read before it reads on or, if the commit
+fails, with the next one. The judge finds partitions with two owners, and acknowledged commits below earlier ones."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ TOPIC = "orders"
 
 
 class Judge:
-    """Callable from any thread."""
+    """Collects owners and commits, and what is wrong with them. Its methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +40,7 @@ class Judge:
                     del self.owners[partition]
 
     def commits(self, member: str, offsets: dict[int, int]) -> None:
-        """An acknowledged commit. The next owner of a partition may have committed before we hear of it."""
+        """Note an acknowledged commit. The next owner of a partition may have committed before this is called."""
         with self._lock:
             for partition, offset in offsets.items():
                 known = self.committed.get(partition, 0)
@@ -50,13 +49,13 @@ class Judge:
                 self.committed[partition] = max(offset, known)
 
     def shares(self) -> dict[str, int]:
-        """How many partitions each member owns."""
+        """The number of partitions that each member owns."""
         with self._lock:
             return {member: list(self.owners.values()).count(member) for member in sorted(set(self.owners.values()))}
 
 
 class Member(ABC):
-    """`name`: for the judge. `uncommitted`: where the member has read to, by partition, in what it owns."""
+    """`name` is for the judge. `uncommitted`: partition -> the position up to which the member has read it, without a commit."""
 
     def __init__(self, name: str, judge: Judge) -> None:
         self.name = name
@@ -76,13 +75,13 @@ class Member(ABC):
         self.judge.gave(self.name, [part.partition for part in parts])
 
     def committed(self, offsets: dict[int, int]) -> None:
-        """The commit is acknowledged. Meanwhile the member may have given up partitions."""
+        """Note that the commit is acknowledged. The member may have given up partitions meanwhile."""
         self.judge.commits(self.name, offsets)
         self.uncommitted = {}
 
 
 class StrandlineMember(Member):
-    """Our own client: the newer protocol, and our own door."""
+    """Our own client, with the newer protocol of groups, at a listener of Strandline's protocol."""
 
     def __init__(self, judge: Judge, servers: str, group: str) -> None:
         super().__init__("strandline", judge)

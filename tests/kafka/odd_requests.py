@@ -1,8 +1,8 @@
-"""Requests that are valid in form and odd in content, from a seed, for two clusters that shall answer them alike.
+"""Requests that are valid in form and odd in content, from a seed, for two clusters that should give the same answers.
 
-A round has topics, groups and transactional ids of its own. So what a round leaves behind does not reach the next one, and a
-round can be repeated alone. Each side gives ids of its own to topics, producers and members. A request has a `Placeholder` for
-them, which the `Names` of a side replace.
+A round has its own topics, groups and transactional ids, so a round leaves nothing behind for the next one, and can be repeated
+alone. Each side has its own ids of topics, producers and members: a request has a `Placeholder` for them, which the `Names` of a
+side replace.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """Something that each side has its own value of."""
+    """A value that is another one on each side."""
 
     what: str
 
@@ -55,12 +55,12 @@ PRODUCER_ID, MEMBER_ID = Placeholder("producer id"), Placeholder("id of the clas
 
 @dataclass(slots=True)
 class Names:
-    """The values of one side."""
+    """The values of one side for the placeholders."""
 
     values: dict[Placeholder, Any] = field(default_factory=dict)
 
     def fill(self, value: Any) -> Any:
-        """A request with the values of this side."""
+        """The request with the values of this side."""
         if isinstance(value, dict):
             return {name: self.fill(part) for name, part in value.items()}
         if isinstance(value, list):
@@ -68,7 +68,7 @@ class Names:
         return self.values[value] if isinstance(value, Placeholder) else value
 
     def common(self, value: Any) -> Any:
-        """What both sides call a value of a response."""
+        """The placeholder of a value in a response, or the value itself if it has none."""
         found = next((known for known, own in self.values.items() if own == value and not isinstance(value, int)), None)
         return value if found is None else found
 
@@ -90,7 +90,7 @@ class Round:
 
     @property
     def groups(self) -> tuple[str, str, str]:
-        """One with offsets only, one of the classic protocol with a member, one of the newer protocol with a member."""
+        """A group with offsets only, one of the classic protocol with a member, and one of the newer protocol with a member."""
         return f"simple-{self.suffix}", f"classic-{self.suffix}", f"consumer-{self.suffix}"
 
     @property
@@ -161,7 +161,7 @@ class OddRequests:
             yield api, version, fields
 
     def _give_meaning(self, values: dict[str, Any], struct: Struct) -> None:
-        """Replace most of the values by what means something."""
+        """Replace most of the values by meaningful ones."""
         for part in struct.fields:
             value = values.get(part.name)
             if isinstance(part.kind, Struct):
@@ -211,7 +211,8 @@ class OddRequests:
 
 
 async def set_up(ask: Any, round_: Round) -> Names:
-    """Make at one side what a round starts with. `ask(api key, version, fields)` sends a request until its answer counts."""
+    """Create on one side what a round needs. `ask(api key, version, fields)` repeats a request until it has no temporary
+    error."""
     names, values = Names(), {}
     topics = [
         {"name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []} for name in round_.topics
@@ -243,7 +244,7 @@ async def _begin_transactions(ask: Any, round_: Round) -> int:
 
 
 async def _join(ask: Any, round_: Round) -> str:
-    """Give each group what its name says. Returns the id of the classic member."""
+    """Create the three groups. Returns the id of the classic member."""
     simple, classic, newer = round_.groups
     for group in round_.groups:
         await ask(10, 3, {"key": group, "key_type": 0})

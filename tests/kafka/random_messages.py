@@ -59,7 +59,7 @@ _PRIMITIVES: dict[str, Any] = {
 
 
 def with_defaults(struct: Struct, values: dict[str, Any]) -> dict[str, Any]:
-    """What is read after these fields were written: all of them, and lists for arrays."""
+    """The fields that are read after these were written: with all defaults, and with lists for arrays."""
     return {field.name: _read_back(field, values.get(field.name, field.default)) for field in struct.fields}
 
 
@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """A message with bytes as {"hex": ...}; `from_json` is the way back."""
+    """A message with bytes as {"hex": ...}; `from_json` converts it back."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, dict):

@@ -89,7 +89,7 @@ class RealKafkaCluster:
             return subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment)
 
     def kill(self, node: int) -> None:
-        """End a node as a power cut does."""
+        """Kill a node, as a power cut does."""
         process = self._processes.pop(node)
         process.kill()
         process.wait()

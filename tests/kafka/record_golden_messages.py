@@ -1,4 +1,4 @@
-"""Write `golden_messages.json` anew: messages of the APIs that the Kafka door serves and kafka-python does not know.
+"""Write `golden_messages.json` again: messages of the APIs that the Kafka door serves and kafka-python does not have.
 
     python tests/kafka/record_golden_messages.py kafka-clients-4.3.1.jar
 
@@ -21,7 +21,7 @@ MESSAGES = 3
 
 
 def schemas_in(jar: str) -> dict[tuple[int, str], dict[str, Any]]:
-    """By API key and type."""
+    """The schemas in the jar, by API key and type."""
     with zipfile.ZipFile(jar) as archive:
         names = [name for name in archive.namelist() if re.fullmatch(r"common/message/\w+(Request|Response)\.json", name)]
         texts = [archive.read(name).decode() for name in names]

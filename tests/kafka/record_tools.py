@@ -1,8 +1,8 @@
-"""Write `kafka_tools.transcript` anew, from a real Kafka, from Strandline, or from both. Look at the changes afterwards.
+"""Write `kafka_tools.transcript` again, from a real Kafka, from Strandline, or from both. Check the changes afterwards.
 
     python tests/kafka/record_tools.py [kafka] [ours]
 
-What the other side printed is kept. A command whose outputs differ gets a `~ because` without a reason, to be filled in.
+The output of a side that is not recorded is kept. A command whose outputs differ gets a `~ because`: add its reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCRIPT = os.environ.get("STRANDLINE_KAFKA_TOOLS", str(HERE.parents[2] / "shared/
 
 
 def play(side: str, bootstrap: str, folder: Path, steps: list[Step]) -> None:
-    """Put what one side prints into the steps. `side`: - for Kafka, + for Strandline."""
+    """Play the steps, and store the output of one side in them. `side`: - for Kafka, + for Strandline."""
     with ToolRunner(SCRIPT, folder) as runner:
         player = Player(runner, bootstrap, folder)
         for step in steps:

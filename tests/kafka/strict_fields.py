@@ -1,6 +1,7 @@
-"""A field that no version of a response has is a misspelt one, and would be left out silently: in these tests it fails.
+"""Makes misspelt fields of responses errors in these tests. A field that no version of a response has would otherwise be left out
+silently.
 
-`install` wraps what writes responses, for the tests of this folder and whatever else runs in their process."""
+`install` wraps the writers of responses, for the tests of this folder and anything else in their process."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Names = dict[str, "Names"]
 """The names of the fields of a struct in all versions, with those inside them."""
 
 misspelt: list[str] = []
-"""What has been found since the last look."""
+"""The misspelt fields that were found since the list was cleared."""
 _plain = Schemas()
 
 
@@ -65,7 +66,7 @@ def unknown_names(names: Names, values: Mapping[str, Any], path: str) -> list[st
 
 
 def install() -> None:
-    """Look at every response that is written from now on."""
+    """Check every response that is written from now on."""
     plain = Schemas.response
     strict: dict[tuple[int, int], MessageCodec] = {}
 

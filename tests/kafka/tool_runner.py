@@ -1,4 +1,5 @@
-"""Kafka's command line tools in one JVM (`ToolRunner.java`): a tool takes a fraction of a second, a start of Java takes more."""
+"""Kafka's command line tools in one JVM (`ToolRunner.java`): a tool then takes a fraction of a second, less than a start of
+Java."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ TOOLS = {
     "kafka-verifiable-consumer": "VerifiableConsumer",
     "kafka-verifiable-producer": "VerifiableProducer",
 }
-# Errors go to the standard error of the tool that has them, which Java's System.err is only while the tool runs.
+# A tool's errors go to its own standard error. Java's System.err is that only while the tool runs, so the appender follows it.
 LOGGING = """<Configuration><Appenders><Console name="c" target="SYSTEM_ERR" follow="true">
 <PatternLayout pattern="[%d] %p %m (%c)%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>"""
@@ -42,13 +43,14 @@ LOGGING = """<Configuration><Appenders><Console name="c" target="SYSTEM_ERR" fol
 
 class ToolResult(NamedTuple):
     code: int
-    """-1: it did not end in time."""
+    """-1 if it did not end in time."""
     out: str
     err: str
 
 
 class ToolRunner:
-    """`script`: the launcher of Apache Kafka, which has its libraries. One tool at a time, but for those in the background."""
+    """`script`: the launcher of Apache Kafka, which has the libraries. Tools run one at a time, except those in the
+    background."""
 
     def __init__(self, script: str, folder: Path) -> None:
         libraries = subprocess.run([script, "jars"], capture_output=True, text=True, check=True).stdout.split()[-1]
@@ -63,7 +65,7 @@ class ToolRunner:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
-        """The end of its input ends it."""
+        """Close the input of the JVM, which ends it."""
         assert self._java.stdin is not None
         self._java.stdin.close()
         try:
@@ -77,7 +79,7 @@ class ToolRunner:
         return ToolResult(**self._ask(self._request(tool, arguments, input_text) | {"seconds": seconds}))
 
     def start(self, name: str, tool: str, arguments: list[str], input_text: str = "") -> None:
-        """Run a tool in the background, under a name for `wait`."""
+        """Run a tool in the background. `wait` gets its result by this name."""
         self._ask(self._request(tool, arguments, input_text) | {"background": name})
 
     def wait(self, name: str, seconds: float = 30) -> ToolResult:

@@ -4,24 +4,24 @@
     @ name text            writes a file into the folder that commands name as {dir}
     $ command              a command; `$ wait NAME` waits for one in the background. `--bootstrap-server` is added, or is $B
     < line                 its standard input
-    ~ word                 how it is run or how its output is masked (below)
+    ~ word                 how the command is run or how its output is masked (below)
       text                 a line of its output, for both
     - text                 a line that only Kafka prints
     + text                 a line that only Strandline prints
-    ~ because reason       why they differ; a command with - or + must have one
+    ~ because reason       why the outputs differ; a command with - or + must have one
 
-Lines of the output are first those of stdout and stderr, then `! Name` for each kind of exception, then `= code` if it is not 0.
-Ids, addresses and times are masked in all outputs. What a command asks for with `~`:
+The output has the lines of stdout and stderr, then `! Name` for each kind of exception, then `= code` if the exit code is not 0.
+Ids, addresses and times are masked in all outputs. The words after `~`:
 
-    sort                   the order of lines says nothing
-    numbers, floats        numbers say nothing; only those with a point
-    first-word             only the first word of each line counts: names of configs, without their values
-    lines TEXT             only lines with the text count
-    background NAME        the command runs on while others do
-    until TEXT [& TEXT]    it is repeated until its output has the texts
-    coordinator            the id of the coordinator says nothing
-    assigned               an assignment of nothing says nothing: whether it comes before that of partitions depends on time
-    log-dirs, quorum, api-versions    what is said in `MASKS`
+    sort                   the order of lines is ignored
+    numbers, floats        numbers are ignored (floats: only those with a point)
+    first-word             only the first word of each line is compared: names of configs, without their values
+    lines TEXT             only lines with the text are compared
+    background NAME        the command runs while the next ones do
+    until TEXT [& TEXT]    the command is repeated until its output has the texts
+    coordinator            the id of the coordinator is ignored
+    assigned               an empty assignment is ignored: it depends on time whether there is one before that of partitions
+    log-dirs, quorum, api-versions    see `MASKS`
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ WRAPPERS = {"ExecutionException", "InvocationTargetException", "RuntimeException
 
 @dataclass
 class Step:
-    """One command of the transcript. `lines` are its output, with what only one side prints."""
+    """One command of the transcript. `lines` are its output, marked with the side if only one side prints them."""
 
     command: str
     input_text: str = ""
     marks: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
-    """Remarks and files before it."""
+    """The remarks and files before the command."""
 
     def mark(self, word: str) -> str | None:
-        """What follows a mark; None if it has none of this word."""
+        """The text after a mark, or None if the step has no such mark."""
         return next((mark.partition(" ")[2] for mark in self.marks if mark.split()[0] == word), None)
 
     def expected(self, side: str) -> list[str]:
@@ -125,7 +125,7 @@ class Player:
         self._waiting: dict[str, Step] = {}
 
     def play(self, step: Step) -> list[str]:
-        """The masked lines of its output."""
+        """Run the step; returns the masked lines of its output."""
         for line in step.before:
             if line.startswith("@ "):
                 name, _, text = line[2:].partition(" ")
@@ -190,7 +190,8 @@ def _numbers(lines: list[str]) -> list[str]:
 
 
 def _coordinator(lines: list[str]) -> list[str]:
-    """The broker that coordinates a group or a transaction, before its address or in a column of numbers, and producer ids."""
+    """Mask the broker that coordinates a group or a transaction (before its address or in a column of numbers), and producer
+    ids."""
     lines = [re.sub(r"(127\.0\.0\.1|localhost):\d+ +\(\d+\)", "COORDINATOR", line) for line in lines]
     return [
         re.sub(r"^(mover\s+)\d+(\s+)\d+", r"\1N\2N", re.sub(r"^\d+(\s+mover\s+)\d+(\s+)\d+", r"N\1N\2N", line)) for line in lines
@@ -198,7 +199,7 @@ def _coordinator(lines: list[str]) -> list[str]:
 
 
 def _log_dirs(lines: list[str]) -> list[str]:
-    """The broker and its partitions; sizes and folders say nothing."""
+    """Show brokers and partitions, without sizes and folders."""
     shown = []
     for line in lines:
         if line.startswith("{"):
@@ -212,7 +213,7 @@ def _log_dirs(lines: list[str]) -> list[str]:
 
 
 def _quorum(lines: list[str]) -> list[str]:
-    """The columns, and how many nodes there are of each kind; which of them leads says nothing."""
+    """Show the columns and the number of nodes of each kind, but not which one leads."""
     shown = []
     for line in lines:
         words = line.split()
@@ -221,7 +222,7 @@ def _quorum(lines: list[str]) -> list[str]:
 
 
 def _api_versions(lines: list[str]) -> list[str]:
-    """The APIs of the first broker and their versions, without how the tool's own versions compare to them."""
+    """Show the APIs of the first broker and their versions, without the comparison with the tool's own versions."""
     shown: list[str] = []
     for line in lines:
         if line.startswith(")"):
@@ -241,4 +242,4 @@ MASKS: dict[str, Callable[[list[str]], list[str]]] = {
     "floats": lambda lines: [re.sub(r"\d+\.\d+", "N", line) for line in lines],
     "numbers": _numbers,
 }
-"""In this order."""
+"""The masks of `~`, in the order in which they are applied."""

@@ -31,7 +31,7 @@ class KafkaWire:
 
     @classmethod
     def at(cls, address: str, **options: Any) -> Self:
-        """The client for `host:port`; of several with commas between them, the first."""
+        """A client for `host:port`. If there are several, separated by commas, it uses the first one."""
         host, _, port = address.partition(",")[0].rpartition(":")
         return cls(host, int(port), **options)
 
@@ -43,7 +43,7 @@ class KafkaWire:
         self._writer.close()
 
     async def call(self, api_key: int, version: int, fields: dict[str, Any] | None = None) -> Fields:
-        """Send a request, and wait for its response. ConnectionError if the server closes the connection instead."""
+        """Send a request, and return its response. Raises ConnectionError if the server closes the connection instead."""
         self.send(api_key, version, fields)
         return await self.receive()
 
@@ -55,7 +55,7 @@ class KafkaWire:
         return number
 
     def send_frame(self, frame: bytes) -> None:
-        """Send bytes, which get the length of a frame."""
+        """Send a frame: its length, then these bytes."""
         self.send_bytes(len(frame).to_bytes(4, "big", signed=True) + frame)
 
     def send_bytes(self, data: bytes) -> None:
@@ -63,14 +63,14 @@ class KafkaWire:
         self._writer.write(data)
 
     async def receive(self) -> Fields:
-        """The next response. Responses come in the order of the requests that have one."""
+        """Receive the next response. Responses arrive in the order of the requests that have one."""
         frame = await self.receive_frame()
         number = int.from_bytes(frame[:4], "big")
         assert number in self._sent, f"a response to request {number}, which has none to come"
         return response_fields(*self._sent.pop(number), frame)
 
     async def receive_frame(self) -> bytes:
-        """The next frame, without its length. ConnectionError at the end of the stream."""
+        """Receive the next frame, without its length. Raises ConnectionError at the end of the stream."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 length = int.from_bytes(await self._reader.readexactly(4), "big")
@@ -79,7 +79,7 @@ class KafkaWire:
             raise ConnectionError("the server has closed the connection") from None
 
     async def is_closed(self) -> bool:
-        """Whether the server closes the connection without another byte; waits for that."""
+        """Whether the server closes the connection before the timeout, without another byte."""
         try:
             return not await asyncio.wait_for(self._reader.read(1), self._timeout_s)
         except ConnectionError:

@@ -1,4 +1,4 @@
-"""Tests in Go: modules of the Go module proxy, built once, run, and what they print."""
+"""Tests in Go: downloads modules from the Go module proxy, builds tests once, runs them and reads their output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _version(program: str) -> tuple[int, ...]:
 
 
 def _environment() -> dict[str, str]:
-    """Go must not download another Go."""
+    """The environment for Go, which must not download another Go."""
     return {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOWORK": "off"}
 
 
@@ -57,7 +57,7 @@ def module(name: str, version: str) -> Path:
 
 
 def build_tests(folder: Path, package: str, program: str, *, again: bool = False) -> Path:
-    """The program with the tests of a package, which is built once, or `again` (Go has a cache of its own)."""
+    """Build the tests of a package into one program, once or, with `again`, each time (Go has its own cache)."""
     built = CACHE / "go" / program
     if again or not built.exists():
         command = [go(), "test", "-c", "-o", str(built), package]
@@ -68,7 +68,7 @@ def build_tests(folder: Path, package: str, program: str, *, again: bool = False
 def run_tests(
     program: Path, tests: list[str], environment: Mapping[str, str], *, log: Path, seconds: int, parallel: int = 4
 ) -> dict[str, tuple[str, str]]:
-    """Test -> how it ended, and why. Sub-tests are tests, too."""
+    """Run tests; returns test -> how it ended, and why. Sub-tests count as tests."""
     only = f"^({'|'.join(sorted({test.partition('/')[0] for test in tests}))})$"
     options = ["-test.v", f"-test.timeout={seconds}s", f"-test.parallel={parallel}", f"-test.run={only}"]
     run_process([str(program), *options], log=log, seconds=seconds + 10, cwd=log.parent, env=environment)

@@ -1,4 +1,4 @@
-"""Java programs for suites: the libraries of Apache Kafka from its launcher, others from Maven Central, and processes of Java."""
+"""Java programs for suites: the libraries of Apache Kafka from its launcher, others from Maven Central, and Java processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAUNCHER = Path(os.environ.get("STRANDLINE_KAFKA_TOOLS") or ROOT.parent / "share
 
 
 def missing() -> str | None:
-    """What this machine lacks for a suite with Java."""
+    """The reason why this machine cannot run a suite with Java, or None."""
     if not LAUNCHER.exists():
         return f"there is no launcher of Apache Kafka at {LAUNCHER} (STRANDLINE_KAFKA_TOOLS)"
     return next((f"there is no {program}" for program in ("java", "mvn") if shutil.which(program) is None), None)
@@ -41,7 +41,7 @@ def artifact(name: str) -> Path:
 
 
 def java(class_path: list[str], program: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start a class, or a file with Java source. Its standard input is a pipe; its outputs are appended to the log."""
+    """Start a class, or a file with Java source. Its standard input is a pipe, and its output is appended to the log."""
     config = log.with_name("log4j2.xml")
     config.write_text(
         '<Configuration><Appenders><Console name="c"><PatternLayout pattern="%d %p %m (%c)%n"/></Console></Appenders>'
@@ -55,7 +55,7 @@ def java(class_path: list[str], program: str, *arguments: str, log: Path) -> sub
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = 20) -> None:
-    """End a program whose standard input ends; kill it if it does not."""
+    """End a program by closing its standard input; kill it if it does not end."""
     assert process.stdin is not None
     process.stdin.close()
     try:

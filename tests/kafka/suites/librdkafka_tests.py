@@ -23,7 +23,7 @@ import suite
 CRATE, VERSION = "rdkafka-sys", "4.10.0+2.12.1"
 REQUIREMENT = "STRANDLINE_REQUIRE_GCC"
 KAFKA_VERSION = "4.1.0"
-"""The version of Kafka that the tests take the brokers for."""
+"""The version of Kafka that the tests assume."""
 PARALLEL = 3
 PROCESS_SECONDS = 150
 FIRST = ("0103", "0061", "0102", "0093", "0045")
@@ -32,10 +32,10 @@ IN_PARTS = {
     "0081": ("static void do_test_apis(", r"\b(do_test_(?!apis)\w+)\("),
     "0113": ("int main_0113_cooperative_rebalance(", r"\b([a-z]_\w+)\("),
 }
-"""Tests that run function by function (0081_admin/do_test_CreateTopics), because they are long, and so that a failure hides
-nothing: where the calls of the functions are, and what they look like."""
+"""Tests that run function by function (0081_admin/do_test_CreateTopics), because they are long, and because a failure would hide
+the functions after it. Value: where the calls of the functions begin in the source, and their pattern."""
 VARIATIONS = "u_multiple_subscription_changes", [f"use_rebalance_cb: 1, subscription_variation: {i}" for i in range(3)]
-"""A function that takes five minutes, and what its sub-tests are called."""
+"""A function that takes five minutes, and the names of its sub-tests, which run instead of it."""
 DID_NOT_RUN = suite.SKIPPED, "it did not run"
 
 MANIFEST = f"""[package]
@@ -57,12 +57,12 @@ COMMON_SETTINGS = {
     "http.listener": "",
     "default.replication.factor": 3,
     "min.insync.replicas": 1,
-    # Tests rely on it that members who join together are in the first generation together. (Kafka's default is 3 s.)
+    # Tests rely on members that join together to be in the first generation together. (Kafka's default is 3 s.)
     "group.initial.rebalance.delay.ms": 1000,
 }
 WITHOUT_SECURITY = {
     "authorizer.class.name": "StandardAuthorizer",
-    # Nobody. The tests forbid something to everyone, themselves included.
+    # No client is this user: the tests forbid operations to everyone, themselves included.
     "super.users": "User:admin",
     "allow.everyone.if.no.acl.found": True,
 }
@@ -79,11 +79,11 @@ ENDS = {"PASSED": suite.PASSED, "FAILED": suite.FAILED, "SKIPPED": suite.SKIPPED
 
 @dataclass(frozen=True)
 class Way:
-    """How the tests reach a cluster."""
+    """How the tests connect to a cluster."""
 
     bootstrap: str
     name: str = "default"
-    """The part of the name of this run's folder after the number of the test."""
+    """The second part of the name of a run's folder, after the number of the test."""
     scenario: str = "default"
     conf: Mapping[str, str] = field(default_factory=dict)
     """Properties of each client."""
@@ -121,9 +121,9 @@ def built() -> Path:
 
 
 def with_curl(folder: Path) -> str:
-    """A library path with another librdkafka for the program, which can fetch tokens by HTTP: that of confluent-kafka.
+    """A library path with another librdkafka for the program: that of confluent-kafka, which can fetch tokens over HTTP.
 
-    Ours is built without curl, because machines have its headers rarely.
+    Ours is built without curl, because few machines have curl's headers.
     """
     packaged = importlib.metadata.distribution("confluent-kafka").locate_file("confluent_kafka.libs")
     (library,) = Path(str(packaged)).glob("librdkafka-*.so.1")
@@ -141,7 +141,7 @@ def _quietly(command: list[str], folder: Path) -> None:
 
 
 def tests_with_brokers(source: Path) -> Iterator[tuple[str, str]]:
-    """Test, scenario."""
+    """The tests that need brokers: name, scenario."""
     for name, flags, more in DECLARED.findall((source / "tests" / "test.c").read_text()):
         if not re.search("LOCAL|MANUAL|KNOWN_ISSUE$", flags.strip()) and "mock" not in name:
             scenario = SCENARIO.search(more)
@@ -166,7 +166,7 @@ def source_of(source: Path, name: str) -> str:
 
 
 def run_number(source: Path, folder: Path, number: str, way: Way) -> dict[str, tuple[str, str]]:
-    """Run the tests whose names begin with a number, which the program does in one go: how each that it ran ended.
+    """Run the tests whose names begin with a number, in one process; returns how each one ended that it ran.
 
     `number` may have a sub-test after it: 0081/do_test_CreateTopics.
     """
@@ -197,7 +197,7 @@ def run_number(source: Path, folder: Path, number: str, way: Way) -> dict[str, t
 
 
 def read_log(text: str, code: int | None) -> dict[str, tuple[str, str]]:
-    """If the process broke off, there is no summary, and the test that ran failed."""
+    """Read how each test ended. If the process was aborted, there is no summary, and the test that was running has failed."""
     ends = {name: (ENDS.get(end, suite.FAILED), why.strip()[:400]) for name, end, why in SUMMARY.findall(text)}
     if ends:
         return {name: (end, why or _failure(text) if end == suite.FAILED else why) for name, (end, why) in ends.items()}
@@ -212,7 +212,7 @@ def _number(name: str) -> str:
 
 
 def _failure(text: str) -> str:
-    """The first complaint in a log. The assertion that ends the process comes last."""
+    """The first failure in a log. The assertion that ends the process is logged last."""
     found = COMPLAINT.search(text)
     return found[0].strip()[:400] if found else text[-400:]
 

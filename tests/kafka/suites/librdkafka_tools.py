@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 
 
 def install(home: Path) -> None:
-    """Make `home` the folder of a Kafka, as far as the tests use it."""
+    """Make `home` look like the folder of a Kafka, as far as the tests use it."""
     (home / "bin").mkdir(parents=True)
     for name in TOOLS:
         script = home / "bin" / name
@@ -70,7 +70,7 @@ def acls(arguments: list[str]) -> None:
 
 
 def _admin(given: argparse.Namespace) -> AdminClient:
-    """It connects as the test does whose folder this is."""
+    """An admin client with the settings of the test that runs in this folder."""
     conf = dict(line.split("=", 1) for line in Path("test.conf").read_text().splitlines())
     security = {key: value for key, value in conf.items() if key.startswith(("security.", "sasl.", "ssl."))}
     return AdminClient({**security, "bootstrap.servers": given.bootstrap_server})

@@ -25,11 +25,11 @@ USERS = {"admin": "admin", "sasl_user": "sasl_user", "test": "test", "test2": "t
 LISTENERS = {"plain": "PLAINTEXT", "ssl": "SSL", "sasl_plain": "SASL_PLAINTEXT", "sasl_ssl": "SASL_SSL"}
 
 NAMES_IN_SUITES = {"ca-cert": "ca.pem", "ca.crt": "ca.pem", "client.crt": "client.pem", "client.key": "client.pem"}
-"""What the suites call the files with certificates and keys -> what they are here."""
+"""The names of certificate and key files in the suites -> the files here."""
 
 
 class OneBroker(LocalCluster):
-    """The broker has the id 0, as those have that suites start."""
+    """A cluster whose broker has the id 0, like the brokers that suites start."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.broker_settings: dict[str, Any] = {}
@@ -71,7 +71,7 @@ class OneBroker(LocalCluster):
 
 
 def write_security(folder: Path) -> None:
-    """Certificates, and the users that exist from the start."""
+    """Write certificates, and the users that exist from the start."""
     folder.mkdir(parents=True, exist_ok=True)
     make_authority(folder, "suites")
     for name in ("broker", "client"):

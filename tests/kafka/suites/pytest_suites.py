@@ -1,4 +1,4 @@
-"""Runs a test suite of others with pytest, in a folder and a process of its own, against a cluster of one broker."""
+"""Runs another project's test suite with pytest, in its own folder and process, against a cluster of one broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def one_broker(folder: Path, *settings: str) -> Iterator[str]:
-    """The cluster of `one_broker.py` in a process of its own: what it prints when it is ready."""
+    """Run the cluster of `one_broker.py` in its own process; yields the line that it prints when it is ready."""
     command = [sys.executable, str(HERE / "one_broker.py"), str(folder), *settings]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -33,10 +33,10 @@ def one_broker(folder: Path, *settings: str) -> Iterator[str]:
 
 
 def run_pytest(folder: Path, tests: list[str], environment: Mapping[str, str], seconds: float) -> Results:
-    """How each test ended. `tests` are files or tests in `folder`, by pytest's names."""
+    """Run tests; returns how each one ended. `tests` are files or tests in `folder`, by pytest's names."""
     report, log = folder / "report.xml", folder / "output.log"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(folder)]
-    # Its native tracebacks, because Python 3.11 cannot always parse what pytest's own ones show.
+    # Native tracebacks, because Python 3.11 cannot always parse the source that pytest's own ones show.
     command += ["--tb=native", "--timeout", "90", "-W", "ignore", "-o", "junit_family=xunit1", "--junitxml", str(report)]
     if run_process([*command, *tests], log=log, seconds=seconds, cwd=folder, env=environment) is None or not report.exists():
         last = log.read_text(errors="replace")[-2000:]
@@ -45,7 +45,7 @@ def run_pytest(folder: Path, tests: list[str], environment: Mapping[str, str], s
 
 
 def _ended(case: ElementTree.Element) -> tuple[str, tuple[str, str]]:
-    """The test's name, and how it ended. Its class has the name of its module before its own."""
+    """The name of the test, and how it ended. `classname` begins with the module of the test."""
     file = case.get("file", "")
     module = file.removesuffix(".py").replace("/", ".")
     owner = case.get("classname", "").removeprefix(module).removeprefix(".")

@@ -1,4 +1,4 @@
-"""What the suites of others have in common: a cluster, the list of what is expected, and the verdict.
+"""The common part of the suites of other projects: a cluster, the list of what is expected, and the verdict.
 
 Each folder here holds a suite: `run.py`, which runs it, and `expected.toml`:
 
@@ -9,8 +9,7 @@ Each folder here holds a suite: `run.py`, which runs it, and `expected.toml`:
     "test" = "why it fails, in a line"
 
 `run.py` calls `main`. Its arguments: names of tests (or what the suite takes instead), or `--short`. `--record` adds new
-passes to the list. A test that is in neither list and fails is a failure of the suite: somebody has to find out whose fault it
-is.
+passes to the list. If a test fails that is in neither list, the suite fails: a developer must find out whose fault it is.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ from strandline.local_cluster import LocalCluster, Node
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-kafka-suites"
-"""What is downloaded and built stays here for the next run."""
+"""Downloads and builds are kept here for the next run."""
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 class CannotDownload(Exception):
-    """A package registry does not answer, or lacks what is asked for."""
+    """A package registry does not answer, or does not have the package."""
 
 
 Results = Mapping[str, tuple[str, str]]
 """Test -> how it ended, and why."""
 
 ERRORS = "Strandline: no broker logs an error"
-"""A test that we add to each suite whose cluster is one of `cluster`."""
+"""Our own test in each suite whose cluster is one of `cluster`."""
 
 
 # -- what is expected
@@ -71,7 +70,7 @@ class Expected:
         return expected
 
     def write(self, file: Path) -> None:
-        """Comments at the top of the file stay."""
+        """Write the lists. Comments at the top of the file are kept."""
         old = file.read_text().splitlines() if file.exists() else []
         comments = list(itertools.takewhile(lambda line: line.startswith("#"), old))
         lines = [*comments, *_array("passes", sorted(self.passes)), "", *_array("short", self.short), "", "[failures]"]
@@ -93,13 +92,13 @@ def _quoted(text: str) -> str:
 @dataclass(slots=True)
 class Verdict:
     broken: dict[str, str]
-    """Expected to pass, and did not: test -> what happened."""
+    """Tests that were expected to pass and did not: test -> what happened."""
     unexplained: dict[str, str]
-    """Failed, and is in neither list."""
+    """Tests that failed and are in neither list: test -> why."""
     new: list[str]
-    """Passed, and is not in the list."""
+    """Tests that passed and are in neither list."""
     mended: list[str]
-    """Passed, and is in the list of failures: remove it there if it always passes."""
+    """Tests that passed and are in the list of failures: remove them there if they always pass."""
     counts: dict[str, int]
 
     @property
@@ -108,7 +107,7 @@ class Verdict:
 
 
 def judge(expected: Expected, results: Results, chosen: Sequence[str] | None) -> Verdict:
-    """`chosen`: only these had to run; None for all."""
+    """Compare results with what is expected. `chosen`: the tests that had to run; None for all."""
     passed = {test for test, (end, _) in results.items() if end == PASSED}
     failed = {test: why for test, (end, why) in results.items() if end == FAILED}
     due = [test for test in expected.passes if chosen is None or test in chosen]
@@ -139,9 +138,10 @@ def main(
     missing: str | None = None,
     requirement: str = "",
 ) -> int:
-    """Run a suite and judge it: the exit code. `run` takes the tests to run; none for all.
+    """Run a suite and judge it; returns the exit code. `run` gets the tests to run; an empty list means all.
 
-    `missing`: what this machine lacks; the suite is then left out, unless the environment variable `requirement` is set.
+    `missing`: why this machine cannot run the suite. It is then left out, which is a failure if the environment variable
+    `requirement` is set.
     """
     parser = argparse.ArgumentParser(description=f"the suite {folder.name} against Strandline")
     parser.add_argument("tests", nargs="*", help="run only these")
@@ -152,7 +152,7 @@ def main(
     if missing:
         print(f"{folder.name}: left out, because {missing}")
         return int(bool(requirement and os.environ.get(requirement)))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # The cluster must end with us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # The cluster must end with this process.
     expected = Expected.read(folder / "expected.toml")
     chosen = given.tests or (expected.short if given.short else None)
     started = time.monotonic()
@@ -176,18 +176,18 @@ def main(
 
 @dataclass(slots=True)
 class Running:
-    """A cluster that runs. `bootstrap` is for Kafka's clients."""
+    """A running cluster. `bootstrap` is for Kafka's clients."""
 
     nodes: LocalCluster
     bootstrap: str
 
     def errors(self) -> list[str]:
-        """What the nodes logged as errors, and which of them do not run any more."""
+        """The errors that the nodes have logged, and the nodes that have ended."""
         lines = [line for node in self.nodes.nodes.values() for line in _error_lines(node.log_file)]
         return lines + [f"{node.name} has ended" for node in self.nodes.nodes.values() if not node.running]
 
     def result(self) -> dict[str, tuple[str, str]]:
-        """Our own test: see `ERRORS`."""
+        """The result of our own test (`ERRORS`)."""
         errors = self.errors()
         return {ERRORS: (FAILED, f"{len(errors)}, such as {errors[0][:1500]}") if errors else (PASSED, "")}
 
@@ -198,7 +198,7 @@ def _error_lines(log: Path) -> list[str]:
 
 
 def _is_error(line: str) -> bool:
-    """A line that is no JSON is an error, too: the interpreter has written it, not the logger."""
+    """Whether a line is an error. One that is no JSON is: the interpreter has written it, not the logger."""
     try:
         return bool(json.loads(line).get("level") == "error")
     except ValueError:
@@ -206,7 +206,7 @@ def _is_error(line: str) -> bool:
 
 
 class FromZero(LocalCluster):
-    """Its brokers' ids are from 0, as in most set-ups of Kafka that tests are written for."""
+    """A cluster whose brokers have the ids 0, 1, ..., as in most of the Kafka clusters for which tests are written."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -221,7 +221,7 @@ class FromZero(LocalCluster):
 def cluster(
     folder: Path, *, brokers: int = 3, controllers: int = 1, base_port: int = 0, settings: Mapping[str, Any] | None = None
 ) -> Iterator[Running]:
-    """A cluster with listeners for Kafka's clients; `settings` are configuration keys."""
+    """Run a cluster with listeners for Kafka's clients. `settings` are configuration keys."""
     nodes = FromZero(folder, brokers=brokers, controllers=controllers, base_port=base_port, settings=settings, kafka=True)
     with running(nodes) as cluster:
         yield cluster
@@ -229,7 +229,7 @@ def cluster(
 
 @contextmanager
 def running(nodes: LocalCluster) -> Iterator[Running]:
-    """Start a cluster, and stop it in the end. Its loop runs in a thread."""
+    """Start a cluster, and stop it at the end. Its event loop runs in a thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="cluster", daemon=True)
     thread.start()
@@ -247,7 +247,7 @@ def running(nodes: LocalCluster) -> Iterator[Running]:
 
 @contextmanager
 def work_folder(name: str) -> Iterator[Path]:
-    """A folder for a run; with STRANDLINE_KEEP in the environment it stays."""
+    """A folder for a run. It is kept if STRANDLINE_KEEP is in the environment."""
     folder = Path(tempfile.mkdtemp(prefix=f"strandline-{name}-"))
     try:
         yield folder
@@ -262,7 +262,7 @@ def work_folder(name: str) -> Iterator[Path]:
 
 
 def fetch(command: Sequence[str], **options: Any) -> str:
-    """The output of a client of a package registry. Raises CannotDownload if it fails."""
+    """Run a client of a package registry; returns its output. Raises CannotDownload if it fails."""
     try:
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
     except (subprocess.CalledProcessError, OSError) as e:
@@ -272,7 +272,8 @@ def fetch(command: Sequence[str], **options: Any) -> str:
 def run_process(
     command: Sequence[str], *, log: Path, seconds: float, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> int | None:
-    """Run a program in a session of its own, with its output in `log`: its exit code, or None if it was ended after `seconds`."""
+    """Run a program in its own session, with its output in `log`; returns the exit code, or None if it was killed after
+    `seconds`."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -294,7 +295,7 @@ def run_process(
 
 
 def downloaded(name: str, command: Sequence[str], pattern: str) -> Path:
-    """A file of a package registry, which `command`, a client of that registry, downloads once into a folder of the cache."""
+    """A file of a package registry. `command`, a client of the registry, downloads it once into a folder of the cache."""
     folder = CACHE / name
     if not list(folder.glob(pattern)):
         folder.mkdir(parents=True, exist_ok=True)

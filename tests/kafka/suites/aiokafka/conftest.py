@@ -19,7 +19,7 @@ from confluent_kafka import admin as confluent
 
 CLUSTER = json.loads(os.environ.get("STRANDLINE_SUITE_CLUSTER", "{}"))
 VERSION = "4.0.0"
-"""Of Kafka, as the tests compare it. It is new enough for all of them."""
+"""The version of Kafka that the tests take the cluster for. It is new enough for all of them."""
 RESOURCES = {
     "topic": confluent.ResourceType.TOPIC,
     "group": confluent.ResourceType.GROUP,
@@ -28,12 +28,12 @@ RESOURCES = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Tests read the version from the name of the image."""
+    """Define the option with the image's name, from which the tests read the version."""
     parser.addoption("--docker-image", default=f"strandline:2.13_{VERSION}")
 
 
 class AclManager:
-    """The ACLs of a test, by an administrator."""
+    """Adds ACLs for a test, as an administrator, and removes them afterwards."""
 
     def __init__(self, client: confluent.AdminClient) -> None:
         self._client = client
@@ -85,7 +85,7 @@ def _resource(named: dict[str, str]) -> tuple[confluent.ResourceType, str]:
 
 
 class KafkaConfig:
-    """What the tests change of users."""
+    """The changes of users that the tests make."""
 
     def __init__(self, client: confluent.AdminClient) -> None:
         self._client = client
@@ -113,7 +113,7 @@ def kafka_server() -> SimpleNamespace:
 
 @pytest.fixture(scope="class")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """As in the suite."""
+    """Copied from the suite."""
     new = asyncio.new_event_loop()
     asyncio.set_event_loop(new)
     yield new

@@ -1,6 +1,7 @@
-"""What confluent-kafka's tests import and need not have here: the schema registry's client, and trivup, which starts a Kafka.
+"""Modules that confluent-kafka's tests import and that need not be installed here: the schema registry's client, and trivup,
+which starts a Kafka.
 
-A cluster with SASL, which some tests start through trivup, is one of ours with a broker (`../one_broker.py`).
+A cluster with SASL, which some tests start through trivup, is a cluster of ours with one broker (`../one_broker.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pytest_suites
 
 
 class Absent(ModuleType):
-    """Whatever is imported from it can be named, not used."""
+    """A module that is not installed. Its names can be imported, but not used."""
 
     __path__: list[str] = []
 
@@ -33,7 +34,7 @@ class Absent(ModuleType):
 
 
 class KafkaCluster:
-    """What the tests use of trivup's class of this name."""
+    """The part of trivup's class of this name that the tests use."""
 
     def __init__(self, **conf: object) -> None:
         assert conf.get("sasl_mechanism") == "PLAIN", "only clusters with SASL are started here; for others there is BROKERS"
@@ -42,7 +43,7 @@ class KafkaCluster:
         self._ports = json.loads(self._stack.enter_context(pytest_suites.one_broker(Path(folder) / "cluster")))
 
     def wait_operational(self) -> None:
-        """It is."""
+        """The cluster is ready when the constructor returns."""
 
     def client_conf(self) -> dict[str, str]:
         return {

@@ -27,7 +27,7 @@ def write_properties(path: Path, properties: dict[str, object]) -> str:
 
 
 def properties(bootstrap: str, folder: Path) -> list[str]:
-    """The files of the worker, the source and the sink."""
+    """Write the files of the worker, the source and the sink; returns their paths."""
     worker = {
         "bootstrap.servers": bootstrap,
         "key.converter": CONVERTER,
@@ -44,7 +44,7 @@ def properties(bootstrap: str, folder: Path) -> list[str]:
 
 
 def copy_lines(bootstrap: str, folder: Path) -> dict[str, tuple[str, str]]:
-    """Each part of the lines is copied by a worker of its own, which begins where the one before it ended."""
+    """Copy the lines in two parts, each with its own worker. The second one begins where the first one ended."""
     files = properties(bootstrap, folder)
     class_path = [f"{kafka_libraries()}/*", str(artifact(FILE_CONNECTORS))]
     ended: dict[str, tuple[str, str]] = {}
@@ -71,7 +71,7 @@ def wait_for(path: Path, lines: list[str]) -> list[str]:
 
 
 def results(_tests: list[str]) -> Results:
-    """All of them, because they build on one another."""
+    """Run all tests, because they build on one another."""
     with work_folder("connect") as folder, cluster(folder / "cluster", settings=SETTINGS) as running:
         return {**copy_lines(running.bootstrap, folder), **running.result()}
 

@@ -1,6 +1,6 @@
 """A console for Kafka on Strandline: it shows topics, groups and records.
 
-The console is kaskade, which is on PyPI; AKHQ, kafbat and Kafdrop are in no package registry. It runs in a Python of its own.
+The console is kaskade, which is on PyPI; AKHQ, kafbat and Kafdrop are in no package registry. It has its own Python environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOPIC, GROUP = "shown-in-the-console", "readers-of-it"
 
 
 def python() -> str:
-    """A Python with the console."""
+    """The Python of an environment with the console, which is created once."""
     folder = CACHE / f"kaskade-{KASKADE}"
     if not (folder / ".complete").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -33,7 +33,7 @@ def python() -> str:
 
 
 def fill(bootstrap: str) -> None:
-    """A topic with 10 records, and a group that has read 6 of them."""
+    """Create a topic with 10 records, and a group that has read 6 of them."""
     servers = {"bootstrap.servers": bootstrap, "log_level": 0}
     admin = AdminClient(servers)
     for future in admin.create_topics([NewTopic(TOPIC, 2, 3)]).values():
@@ -74,7 +74,7 @@ def verdict(good: bool, why: object) -> tuple[str, str]:
 
 
 def results(_tests: list[str]) -> Results:
-    """All of them, because they look at one cluster."""
+    """Run all tests, because they use one cluster."""
     with work_folder("console") as folder, cluster(folder / "cluster", settings=SETTINGS) as running:
         return {**look(running.bootstrap, folder), **running.result()}
 

@@ -1,6 +1,6 @@
-"""The tests of franz-go's client, kgo, that speak to brokers: Go's module proxy has them with the module.
+"""The tests of franz-go's client, kgo, that connect to brokers. Go's module proxy has them with the module.
 
-(Those of kadm speak to no broker, and those of kfake only to kfake; the ones that Kafka's own tests were the source of are in
+(The tests of kadm use no broker, and those of kfake only kfake. Those that were ported from Kafka's own tests are in
 `../kfake_kafka_tests`.)
 """
 
@@ -19,12 +19,12 @@ import suite  # noqa: E402
 
 MODULE, VERSION = "github.com/twmb/franz-go", "v1.22.3"
 SETTINGS = {"http.listener": "", "group.initial.rebalance.delay.ms": 0, "group.consumer.heartbeat.interval.ms": 1000}
-"""The interval is what the suite gives kfake. Kafka's default is 5 s; a group then needs many of them for a rebalance."""
+"""The heartbeat interval is the one that the suite gives kfake. Kafka's default is 5 s, and a rebalance takes many of them."""
 
 ETL = ["TestGroupETL", "TestTxnEtl"]
-"""They chain consumers in groups, each with another assignor and protocol, which die and come back; they run alone."""
+"""These tests chain consumers in groups, each with another assignor and protocol, which die and return. They run alone."""
 RECORDS = {False: 60_000, True: 10_000}
-"""Records that each of `ETL` produces; True: in the short form. (500,000 in franz-go's own runs.)"""
+"""The number of records that each of `ETL` produces; True: in the short form. (franz-go's own runs produce 500,000.)"""
 
 SPEAKS = re.compile(r"newTestClient|getSeedBrokers|tmpTopic|testClientOpts|\badm\(\)")
 

@@ -19,7 +19,7 @@ PORT_OF_TRANSPORT = {"PLAINTEXT": "plain", "SSL": "ssl", "SASL_PLAINTEXT": "sasl
 def create_topics(
     broker: KafkaFixture, topic_names: list[str], num_partitions: int | None = None, replication_factor: int | None = None
 ) -> None:
-    """As in the suite."""
+    """As the suite's function of this name."""
     topic = {
         "num_partitions": broker.partitions if num_partitions is None else num_partitions,
         "replication_factor": 1 if replication_factor is None else replication_factor,
@@ -29,16 +29,16 @@ def create_topics(
 
 
 def client_params(broker: KafkaFixture, client_id: str = "client", **overrides: Any) -> dict[str, Any]:
-    """As in the suite."""
+    """As the suite's function of this name."""
     return broker._enrich_client_params(overrides, client_id=f"{client_id}_{random_string(4)}")
 
 
 class ZookeeperFixture:
-    """The suite imports it."""
+    """Not used, but the suite imports it."""
 
 
 class KafkaFixture:
-    """A listener of the cluster."""
+    """Stands in for a broker of the suite: a listener of the cluster."""
 
     broker_user, broker_password = "alice", "alice-secret"
 
@@ -60,10 +60,10 @@ class KafkaFixture:
         return cls(transport, sasl_mechanism, partitions)
 
     def start(self) -> None:
-        """It runs."""
+        """The cluster runs already."""
 
     def close(self) -> None:
-        """Others use it too."""
+        """Does nothing, because other tests use the cluster, too."""
 
     def get_topic_names(self) -> list[str]:
         with KafkaAdminClient(**client_params(self)) as admin:

@@ -1,7 +1,7 @@
 """A cluster for the tests of kfake: `python cluster.py BROKERS key=value...`.
 
-It prints the addresses for Kafka's clients and ends when its input does. What its brokers log as errors it then prints to
-stderr, each in a line that begins with `ERRORS`.
+It prints the addresses for Kafka's clients, and ends when its standard input does. It then prints to stderr the errors that its
+brokers have logged, each in a line that begins with `ERRORS`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tests of Kafka's own that franz-go's authors ported to Go, for kfake, their fake of Kafka: here against Strandline.
+"""Kafka's own tests, which franz-go's authors ported to Go for kfake, their fake of Kafka. Here they run against Strandline.
 
-Go's module proxy has them with kfake's module, in the folder kafka_tests. They are built with another package `kfake`, ours,
-whose clusters are Strandline's.
+Go's module proxy has them with kfake's module, in the folder kafka_tests. They are built with our own package `kfake`, whose
+clusters are Strandline's.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import librdkafka_tests as tests  # noqa: E402
 import suite  # noqa: E402
 
 SECONDS = 720
-"""A test that has not begun after so long is skipped."""
+"""A test that has not begun after this time is skipped."""
 
 
 def run(chosen: list[str]) -> suite.Results:

@@ -13,7 +13,7 @@ import librdkafka_tests as tests  # noqa: E402
 import suite  # noqa: E402
 
 SECONDS = 600
-"""A test that has not begun after so long is skipped."""
+"""A test that has not begun after this time is skipped."""
 ENVIRONMENT = {"TEST_CONSUMER_GROUP_PROTOCOL": "consumer"}
 CONSUMES = re.compile(r"test_create_consumer|RD_KAFKA_CONSUMER|KafkaConsumer")
 

@@ -1,6 +1,6 @@
-"""librdkafka's own tests over TLS and SASL, against a closed cluster: those of security, and some of each other kind.
+"""librdkafka's own tests over TLS and SASL, against a closed cluster: the tests of security, and one or more of each other kind.
 
-A test is named after the way to the brokers, too: `SASL_SSL SCRAM-SHA-512: 0135_sasl_credentials`.
+The name of a test begins with the way to the brokers: `SASL_SSL SCRAM-SHA-512: 0135_sasl_credentials`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from issuer import CLIENT_ID, CLIENT_SECRET, SCOPE, Issuer, serving  # noqa: E40
 from secure_cluster import PASSWORD, USER, SecureCluster  # noqa: E402
 
 SECONDS = 900
-"""A test that has not begun after so long is skipped."""
+"""A test that has not begun after this time is skipped."""
 SETTINGS = {**tests.COMMON_SETTINGS, **tests.SETTINGS["default"]}
 OF_OTHERS = ["0012_produce_consume", "0030_offset_commit", "0103_transactions", "0113_cooperative_rebalance/n_wildcard"]
 TESTS = {
@@ -42,11 +42,11 @@ OF_RIGHTS = [
     "0081_admin/do_test_DescribeTopics",
     "0081_admin/do_test_UserScramCredentials",
 ]
-"""They change rights, and those with "Describe" look at their own if the client has a password."""
+"""These tests change rights. Those with "Describe" in the name check their own rights if the client has a password."""
 
 
 def way_of(name: str, cluster: SecureCluster, issuer: Issuer) -> tests.Way:
-    """How clients connect that are named so in `TESTS`."""
+    """The connection settings of clients, by the name of the way in `TESTS`."""
     protocol, _, mechanism = name.split(",")[0].partition(" ")
     listener, environment = protocol, dict[str, str]()
     conf = {"security.protocol": protocol, **(cluster.trust if "SSL" in protocol else {})}

@@ -1,7 +1,7 @@
 """A closed cluster for librdkafka's tests: TLS, SASL and rights on each listener, with one more listener per protocol.
 
-Its user `test` has a password, a certificate and all rights, but is no super user, so that rules that deny count for it, too.
-With `lenient` nobody has been given rights, and everyone may do what no rule is about: tests of rights expect that.
+Its user `test` has a password, a certificate and all rights, but is no super user, so rules that deny apply to it, too. With
+`lenient`, no user has been given rights, and everything is allowed that no rule is about: tests of rights expect that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
 
 USER, PASSWORD = "test", "test-secret"
 LISTENERS = {"SSL": "SSL", "SSL_REQUESTED": "SSL", "SASL_PLAINTEXT": "SASL_PLAINTEXT", "SASL_SSL": "SASL_SSL"}
-"""Each has a name of its own beside its protocol; the names of the listeners have KAFKA_ before them."""
+"""Name -> protocol. The names of the listeners are these with KAFKA_ before them."""
 REAUTHENTICATION_MS = 10_000
 RESOURCES = {"TOPIC": "*", "GROUP": "*", "TRANSACTIONAL_ID": "*", "CLUSTER": "kafka-cluster"}
 
@@ -71,7 +71,7 @@ class SecureCluster(suite.FromZero):
         }
 
     async def _create_roles(self) -> None:
-        """Instead of the roles that other secure clusters have."""
+        """Create the user `test`, instead of the roles of other secure clusters."""
         assert self.security
         async with Admin(bootstrap_servers=self.bootstrap, security=self.security.security_of("admin")) as admin:
             await admin.upsert_scram_credentials(USER, PASSWORD, mechanisms=[SCRAM_256, SCRAM_512])
@@ -81,7 +81,7 @@ class SecureCluster(suite.FromZero):
     # -- files of clients
 
     def write_client_files(self) -> None:
-        """The certificate of the user in each format that the tests read.."""
+        """Write the certificate of the user in each format that the tests read."""
         folder = self.certificates
         make_certificate(folder, USER, [HOST, "localhost"])
         pem = (folder / f"{USER}.pem").read_bytes()
@@ -102,7 +102,7 @@ class SecureCluster(suite.FromZero):
             (folder / name).write_bytes(content)
 
     def tls_environment(self, client_auth: str) -> dict[str, str]:
-        """What the tests of TLS read from the environment."""
+        """The environment variables that the tests of TLS read."""
         names = ("pub_pem", "pub_der", "priv_pem", "priv_der", "ca_pem", "all_cas_pem", "ca_der", "pkcs")
         files = {f"SSL_{name}": str(self.certificates / name) for name in names}
         return {**files, "SSL_password": PASSWORD, "SSL_client_auth": client_auth}

@@ -27,7 +27,7 @@ SECONDS = 300.0
 
 
 def python() -> str:
-    """A Python with the Spark of the connector, which is older than that of this repository."""
+    """The Python of an environment with the Spark of the connector, which is older than this repository's."""
     folder = CACHE / f"spark-{SPARK}"
     if not (folder / ".complete").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -50,7 +50,7 @@ def run_job(bootstrap: str, folder: Path) -> Results:
 
 
 def results(_tests: list[str]) -> Results:
-    """All of them, because they build on one another."""
+    """Run all tests, because they build on one another."""
     with work_folder("spark") as folder, cluster(folder / "cluster", settings=SETTINGS) as running:
         return {**run_job(running.bootstrap, folder), **running.result()}
 

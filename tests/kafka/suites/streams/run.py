@@ -31,7 +31,7 @@ def produce(bootstrap: str, lines: list[str]) -> None:
 
 
 class Counts:
-    """What the application has committed: word -> its counts, in the order of the log."""
+    """The committed output of the application: word -> its counts, in the order of the log."""
 
     def __init__(self, bootstrap: str) -> None:
         settings = {"bootstrap.servers": bootstrap, "group.id": "counts", "auto.offset.reset": "earliest", "log_level": 0}
@@ -40,7 +40,7 @@ class Counts:
         self.seen: dict[str, list[int]] = defaultdict(list)
 
     def read_until(self, count: int, deadline: float) -> int:
-        """Read until so many counts are there, or the deadline; returns how many there are."""
+        """Read until there are so many counts, or until the deadline; returns their number."""
         while (total := sum(map(len, self.seen.values()))) < count and time.monotonic() < deadline:
             for message in self._consumer.consume(500, 0.2):
                 if not message.error():
@@ -92,7 +92,7 @@ def verdict(good: bool, why: str) -> tuple[str, str]:
 
 
 def results(_tests: list[str]) -> Results:
-    """All of them, because they build on one another."""
+    """Run all tests, because they build on one another."""
     with work_folder("streams") as folder, cluster(folder / "cluster", settings=SETTINGS) as running:
         return {**count_words(running.bootstrap, folder), **running.result()}
 
