@@ -1,4 +1,4 @@
-"""How long the loads of a coordinator took, for the metrics."""
+"""The durations of a coordinator's loads, for the metrics."""
 
 from __future__ import annotations
 

@@ -97,9 +97,9 @@ class ShardLoader(ABC, Generic[Shard]):
         self._on_end = on_end
         self._is_cancelled = False
         self.records = 0
-        """How many records of known types were read."""
+        """The number of records of known types that were read."""
         self.skipped = 0
-        """How many records of unknown types were skipped."""
+        """The number of records of unknown types, which were skipped."""
 
     # -- what the records mean ----------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class ShardLoader(ABC, Generic[Shard]):
         raise NotImplementedError
 
     def begin_slice(self, high_watermark: int) -> None:
-        """Called before the batches of a slice. `high_watermark`: that of the time when the slice was read."""
+        """Called before the batches of a slice. `high_watermark`: its value when the slice was read."""
 
     @abstractmethod
     def read_batch(self, buffer: Buffer, position: int, header: BatchHeader, high_watermark: int) -> None:

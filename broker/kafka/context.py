@@ -27,12 +27,12 @@ class KafkaContext:
     schemas: Schemas = field(default_factory=Schemas)
 
     def topic_id(self, name: str) -> bytes | None:
-        """The id of a topic; None if there is none of this name."""
+        """The id of a topic; None if no topic has this name."""
         topic_id: bytes | None = self.image().topics_by_name.get(name)
         return topic_id
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of a topic; None if there is none of this id."""
+        """The name of a topic; None if no topic has this id."""
         topic = self.image().topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 

@@ -211,8 +211,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             fresh_ids = [await self.fresh_ids.next_id() for _ in range(needed)]
         except BrokerError:
             fresh_ids = []
-        # If there are not enough ids, because none could be allocated or more transactions have timed out meanwhile, the whole
-        # sweep waits for the next one.
+        # If there are not enough ids, because none could be allocated or more transactions have timed out meanwhile, nothing
+        # expires before the next sweep.
         if active.is_loaded and active.shard.count_exhausted(self.host.wall_clock_ms()) <= len(fresh_ids):
             self._expire(active, iter(fresh_ids))
         else:

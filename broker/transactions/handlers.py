@@ -57,7 +57,7 @@ class _Question:
     decide: Decide
     respond: Callable[[ProducerIdAndEpoch], Message]
     may_be_new: bool = False
-    """Whether the coordinator may not know the transactional id yet."""
+    """Whether the transactional id may be new to the coordinator."""
     may_wait: bool = True
     """Whether the request may wait until the previous transaction is complete. It waits at most once."""
 

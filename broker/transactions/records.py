@@ -43,7 +43,7 @@ class UnknownKeyVersion(ValueError):
 class TransactionRecord:
     transactional_id: str
     value: Transaction | None
-    """None: a tombstone."""
+    """None if the record is a tombstone."""
 
 
 def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:

@@ -67,7 +67,7 @@ class ClassicGroup:
     in this coordinator alone, and are lost with it."""
 
     def __init__(self, group_id: str, keep_alive: Callable[[ClassicGroup, ClassicMember, float], None]) -> None:
-        """`keep_alive`: restarts the session of a member, from the loop's time on that it gets."""
+        """`keep_alive`: restarts the session of a member. Its last argument is the loop's time."""
         self.group_id = group_id
         self._keep_alive = keep_alive
         self.state = State.EMPTY

@@ -72,7 +72,7 @@ class ClassicMembers:
         consumer: ConsumerProtocol,
         classic: ClassicProtocol,
     ) -> None:
-        """Also sets `consumer.conversions`."""
+        """Also sets `consumer.conversions`, with which requests of the newer protocol convert groups."""
         self._config = config
         self._groups = ConsumerGroups(table)
         self._random = random

@@ -53,6 +53,6 @@ class ClassicMemberTimers:
         member = self._groups.member(group_id, member_id)
         if member is None or not member.is_classic:
             return None
-        # Repeats the removal if it cannot be appended. Otherwise the member no longer exists then.
+        # If the removal cannot be appended, this deadline repeats it. Otherwise the member no longer exists when it is due.
         self._set(kind, group_id, member_id, now + RETRY_S)
         return self._remove_member(group_id, member_id, now, now_ms)
