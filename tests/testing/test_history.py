@@ -33,7 +33,7 @@ def good(build: Build) -> Build:
 
 
 def by_their_acks(build: Build) -> Build:
-    """Each send is held to Kafka's promise for its own acks, the weaker judge."""
+    """Judge each send by Kafka's promise for its own acks, which is weaker."""
 
     @functools.wraps(build)
     def weaker(history: History) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def read(h: History, process: str, values: str, first: int = 0, **options: Any) 
 
 @bad("inconsistent-offsets")
 def two_readers_hold_different_truths(h: History) -> None:
-    """A fork."""
+    """The readers see a fork."""
     h.invoke("p", P, "a").info()
     h.invoke("q", P, "b").info()
     read(h, "r1", "a")
@@ -138,7 +138,7 @@ def a_value_was_acknowledged_here_and_read_there(h: History) -> None:
 
 @bad("duplicate")
 def an_idempotent_producer_among_others(h: History) -> None:
-    """The promise is that of each send, not of the history."""
+    """The promise belongs to each send, not to the history."""
     sent(h, {"a": 0}, "loose", idempotent=False)
     sent(h, {"b": 2}, "strict", idempotent=True)
     read(h, "r", "aabb")
@@ -159,7 +159,7 @@ def all_producers_are_not_idempotent(h: History) -> dict[str, Any]:
 
 @good
 def an_application_sends_a_value_again(h: History) -> None:
-    """It did not hear of the first one. Two sends, two places."""
+    """It got no answer to the first send. Two sends have two offsets."""
     h.invoke("p", P, "a").info()
     h.invoke("p", P, "a").ok(1)
     read(h, "r", "aa", final=True)
@@ -265,7 +265,7 @@ def the_end_lies_before_what_a_leader_alone_acknowledged(h: History) -> None:
 
 @bad("lost-write")
 def one_of_two_copies_of_a_value_is_missing(h: History) -> None:
-    """Two sends of one value are two records: the copy of the one does not stand for the other."""
+    """Two sends of one value are two records: the copy of one does not replace the other."""
     h.invoke("p", P, "a").ok(0)
     h.invoke("p", P, "a").ok(1)
     read(h, "r", "a", final=True)
@@ -285,7 +285,7 @@ def a_record_that_was_acknowledged_without_a_partition_is_there(h: History) -> N
 
 @good
 def a_record_without_a_partition_may_lie_below_a_log_start(h: History) -> None:
-    """Which partition it is in is not known, so what may be deleted in one of them excuses it."""
+    """Its partition is not known, so a permitted deletion in any partition excuses it."""
     h.invoke("p", None, "a").ok()
     sent(h, {"b": 1})
     h.log_start(P, 1)
@@ -332,7 +332,7 @@ def what_lay_at_the_log_start_is_gone(h: History) -> None:
 
 @good
 def nobody_has_read_from_the_beginning(h: History) -> None:
-    """A consumer that follows the end says so; then nothing before it can be missed."""
+    """A consumer that follows the end declares that; then no record before it can be missed."""
     sent(h, {"a": 0, "b": 1, "c": 2})
     h.seek("r", P)
     read(h, "r", "c", 2)
@@ -505,7 +505,7 @@ def there_are_more_holes_than_records_in_doubt(h: History) -> None:
 @bad("gap")
 @by_their_acks
 def a_record_that_was_lost_with_acks_1_leaves_no_hole(h: History) -> None:
-    """Its offset is given to the next one."""
+    """The next record gets its offset."""
     sent(h, {"a": 0, "c": 2})
     h.invoke("q", P, "b", acks=1).ok(1)
     h.poll("r", P, [(0, "a"), (2, "c")])
@@ -568,7 +568,7 @@ def a_fence_stays_when_its_record_is_nowhere(h: History) -> None:
 
 @good
 def a_fence_has_the_offset_of_a_record_that_was_lost(h: History) -> None:
-    """After an unclean election."""
+    """This happens after an unclean election."""
     h.invoke("p", P, "x", acks=1).info()
     read(h, "early", "x", 1)
     sent(h, {"a": 0})
@@ -684,7 +684,7 @@ def sends_of_others_lie_between(h: History) -> None:
 
 @bad("producer-order")
 def a_record_in_doubt_was_read_behind_a_later_one(h: History) -> None:
-    """There is no acknowledgement, but the read log shows the order."""
+    """There is no acknowledgement, but the order in the log is known from the reads."""
     h.invoke("p", P, "a").info()
     h.invoke("p", P, "b").ok(0)
     read(h, "r", "ba", final=True)
@@ -701,7 +701,7 @@ def sequence_numbers_go_back_along_the_log(h: History) -> None:
 
 @good
 def sequence_numbers_begin_again(h: History) -> None:
-    """With a new epoch, and after the highest one."""
+    """They do so with a new epoch, and after the highest number."""
     for offset, (epoch, sequence) in enumerate([(0, 5), (1, 0), (2, (1 << 31) - 1), (2, 0)]):
         send = h.invoke("p", P, f"v{offset}")
         send.written_as(7, epoch, sequence)
@@ -745,7 +745,7 @@ def a_send_that_began_after_one_with_acks_1_got_the_lower_offset(h: History) -> 
 
 @bad("nonmonotonic-latest")
 def the_end_went_back_for_one_client(h: History) -> None:
-    """Without a clock: it asked one after the other."""
+    """No clock is needed: the client asked one after the other."""
     h.latest("c", P, 5)
     h.latest("c", P, 4)
 
@@ -764,7 +764,7 @@ def the_end_lies_before_what_was_acknowledged(h: History) -> None:
 
 @bad("nonmonotonic-latest")
 def the_end_lies_before_what_was_read(h: History) -> None:
-    """A follower that showed what lay above the high watermark is found in this way, too."""
+    """This also finds a follower that returned records above the high watermark."""
     h.invoke("p", P, "a", at=0).info(at=5)
     read(h, "r", "a", 4, follower=True, at=1)
     h.latest("c", P, 4, began_at=2, at=3)
@@ -1147,7 +1147,7 @@ def a_key_was_deleted_and_set_again(h: History) -> None:
 
 @good
 def a_final_read_longer_than_tombstones_are_kept(h: History) -> None:
-    """It reads the value; then the cleaner removes both, the tombstone after its time; then the read goes on."""
+    """It reads the value; then the cleaner removes the value and, after its time, the tombstone; then the read continues."""
     keyed(h, "a1", 0)
     keyed(h, "b1", 1)
     keyed(h, "a2", 2, tombstone=True)

@@ -1,8 +1,8 @@
 """Random histories of a partition that keeps every promise, among all that may happen to it, are good; and when the same
 partition breaks one, the checker says which.
 
-The model is a list of committed records. Around it clients send with different promises, acknowledgements are late or get
-lost, retries of producers that are not idempotent are appended twice, followers lag, consumers seek and begin anew, the log's
+The model is a list of committed records. Around it clients send with different promises, acknowledgements are late or get lost,
+retries of producers that are not idempotent are appended twice, followers lag, consumers seek and start again, the log's
 beginning is deleted, its end is lost in unclean elections, and leaders change. Half of the partitions are compacted: records have
 keys, tombstones delete them, and a cleaner removes what is superseded. All of that is declared, as a test would.
 """
@@ -35,18 +35,18 @@ class Model:
         self.epoch = 1
         self.number = 0
         self.queues: dict[str, list[Send]] = {f"p{n}": [] for n in range(3)}
-        """Of idempotent producers: invoked, not appended yet; they append in this order."""
+        """Sends of idempotent producers that are not appended yet, in the order in which they will be."""
         self.flying: list[tuple[Send, int, int]] = []
-        """Appended, not answered: with the offset and the epoch of the leader that will acknowledge it."""
+        """Sends that are appended and not answered, with the offset and the epoch of the leader that will acknowledge them."""
         self.asked: list[tuple[str, float, int]] = []
-        """Questions for the end of the log: who, since when, and what the answer will be."""
+        """Open requests for the end of the log: the client, the time of the request, and the answer."""
         self.readers: dict[str, int] = {}
         self.losses = losses
         self.keys = Random(f"{seed}/keys")
-        """Draws all about compaction, so that the other draws do not depend on it."""
+        """Random numbers for everything about compaction, so that the other draws do not depend on it."""
         self.is_compacted = self.keys.random() < 0.5 if compacted is None else compacted
         self.shape: dict[Any, tuple[bytes, bool]] = {}
-        """Value -> key, and whether it is a tombstone."""
+        """The key of each value, and whether it is a tombstone."""
         self.removed: set[int] = set()
         """Offsets of the records that the cleaner has removed."""
         self.clean_end = 0
@@ -114,14 +114,14 @@ class Model:
             send.ok(offset, partition=P, leader_epoch=self.draw.choice((epoch, None)))
 
     def send_loosely(self) -> None:
-        """Not idempotent: sometimes both attempts are appended."""
+        """Send without idempotence: sometimes both attempts are appended."""
         send = self.invoke("loose", P, idempotent=False)
         if self.draw.random() < 0.3:
             self.log.append(send.value)
         self.commit(send)
 
     def send_with_acks_1(self) -> None:
-        """Acknowledged by a leader whose tail is lost with it, or not."""
+        """Send a record that a leader acknowledges alone; its tail may be lost with it."""
         send = self.invoke("fast", P, acks=1)
         send.ok(len(self.log))
         if self.draw.random() < 0.5:
@@ -177,7 +177,7 @@ class Model:
         self.history.log_start(P, self.log_start)
 
     def clean(self) -> None:
-        """One round of the cleaner, up to some offset: superseded records go, and sometimes tombstones, after all below them."""
+        """Run one round of the cleaner, up to some offset: it removes superseded records, and sometimes the tombstones, too."""
         end = self.keys.randint(0, len(self.log))
         self.clean_end = max(self.clean_end, end)
         drops_tombstones = self.keys.random() < 0.5
@@ -188,7 +188,7 @@ class Model:
                 self.removed.add(offset)
 
     def lose(self) -> None:
-        """Unclean: the new leader lacks the end of the log."""
+        """Elect a leader uncleanly, which lacks the end of the log."""
         first, end = self.draw.randint(self.log_start, len(self.log)), len(self.log)
         first = max(first, min(end, self.clean_end))  # Only the log of another replica could lack what was cleaned here.
         del self.log[first:]
@@ -204,7 +204,7 @@ class Model:
         return max([0, *ends, *(p.offsets[-1] + 1 for p in self.history.polls if p.offsets)])
 
     def end(self) -> None:
-        """Everything is healed, answered, and read once more."""
+        """Heal everything, answer everything, and read everything once more."""
         for queue in self.queues.values():
             for send in queue:
                 self.commit(send)
@@ -231,14 +231,14 @@ def test_correct_partition_is_good(part: int) -> None:
 
 
 def spoil(history: History, draw: Random, name: str) -> bool:
-    """Break one promise. False when there is nothing in this history that it could be broken with."""
+    """Break one promise. Returns False if this history has nothing with which it could be broken."""
     acked = [s for s in history.sends if s.outcome == "ok" and s.acks == -1 and s.idempotent is None]
     final = [(p, i) for p in history.polls if p.final for i in range(len(p.offsets))]
     if not acked or len(final) < 4:
         return False
     poll, i = draw.choice(final)
     match name:
-        case "lost-write":  # the last record is not there any more
+        case "lost-write":  # the last record is missing
             wanted = poll.values[-1] if poll.final else None
             poll = [p for p in history.polls if p.final][-1]
             wanted = poll.values.pop()  # type: ignore[attr-defined]
@@ -343,7 +343,7 @@ def test_the_checks_of_the_model_can_fail() -> None:
 
 
 class _Deaf:
-    """A history that does not hear of losses."""
+    """A history that ignores declared losses."""
 
     def __init__(self, history: History, loss: Callable[..., None]) -> None:
         self._history = history

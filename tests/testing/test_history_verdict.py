@@ -55,7 +55,7 @@ def test_an_anomaly_names_its_partition_as_logs_do() -> None:
 
 
 def test_a_verdict_is_json() -> None:
-    """With keys that do not change: reports are compared over years."""
+    """Its keys do not change, because reports are compared over years."""
     told = json.loads(json.dumps(check(lossy()).as_dict(examples=3)))
     assert told["verdict"] == "bad"
     assert told["anomalies"] == {"inconsistent-offsets": 1, "lost-write": 7, "aborted-read": 1}
@@ -94,7 +94,7 @@ def test_worst_lag_is_the_longest_time_that_a_poll_was_behind() -> None:
 
 
 def test_read_record_counts_for_the_lag() -> None:
-    """Its acknowledgement came late, or never."""
+    """It counts although its acknowledgement arrived late, or never."""
     h = History()
     h.invoke("p", P, "a", at=0).info(at=1)
     h.poll("other", P, [(0, "a")], at=2)
@@ -169,7 +169,7 @@ def test_a_send_ends_once() -> None:
 
 
 def test_an_operation_keeps_both_its_times() -> None:
-    """Virtual time orders; a wall clock finds the place in a log."""
+    """Virtual time gives the order; the wall clock leads to the place in a log."""
     wall = iter((1000.0, 1001.5, 1002.0))
     virtual = iter((5.0, 6.0, 7.0))
     h = History(lambda: next(virtual), lambda: next(wall))

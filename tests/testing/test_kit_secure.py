@@ -11,7 +11,7 @@ from strandline.testing import Cluster
 
 
 async def use(cluster: Cluster) -> None:
-    """The roles do their work, also after a failure, and the kit finds every record."""
+    """Let the roles do their work, also after a failure, and check that the kit finds every record."""
     topic = await cluster.create_topic()
     writer, reader = cluster.security_of("producer"), cluster.security_of("consumer")
     async with cluster.producer(security=writer) as producer, cluster.consumer(topic, security=reader, group_id="g") as consumer:
@@ -37,7 +37,7 @@ async def test_roles_work_and_the_kit_judges_in_one_process() -> None:
 
 @pytest.mark.processes
 async def test_roles_work_and_the_kit_judges_on_processes() -> None:
-    """With TLS."""
+    """The processes use TLS."""
     async with Cluster(brokers=3, secure=True, processes=True) as cluster:
         await use(cluster)
 

@@ -1,4 +1,4 @@
-"""The comparison of replicas sees a difference of one byte, and does not mind where a replica rolled its segments."""
+"""The comparison of replicas notices a difference of one byte, and ignores where a replica rolled its segments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_replicas_of_a_compacted_topic_are_compared_by_record(tmp_path: Path) ->
 
 
 def test_only_the_partitions_of_the_topic_are_compared(tmp_path: Path) -> None:
-    """`orders-eu-0` is a partition of another topic, and `orders-0.abc-delete` is on its way out."""
+    """`orders-eu-0` is a partition of another topic, and `orders-0.abc-delete` is being deleted."""
     for name in ("orders-0", "orders-10", "orders-2", "orders-eu-0", "orders-0.abc-delete"):
         write(tmp_path / "1", name, name.encode())
     assert [c.partition for c in compare_replicas({"broker-1": tmp_path / "1"}, "orders")] == [

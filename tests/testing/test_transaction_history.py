@@ -39,7 +39,7 @@ def good(build: Build) -> Build:
 
 
 class Clock:
-    """Every look at the clock is later than the one before."""
+    """A clock that advances with each call."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -68,7 +68,7 @@ def committed(h: TransactionHistory, places: Places, process: str = "p", transac
 
 
 def unanswered(h: TransactionHistory, places: Places) -> Transaction:
-    """Its commit was asked for, and the answer was lost."""
+    """A transaction whose commit was requested, and whose answer was lost."""
     transaction = begun(h, places)
     transaction.commit()
     transaction.unknown()
@@ -122,7 +122,7 @@ def aborted_values_are_passed(h: TransactionHistory) -> None:
 
 @bad("intermediate-read")
 def a_value_is_read_before_its_commit_is_asked_for(h: TransactionHistory) -> None:
-    """It may look right at the end."""
+    """At the end the value looks right, because the transaction was committed."""
     transaction = begun(h, [(A, "x", 0)])
     h.read("r", A, [(0, "x")])
     transaction.commit()
@@ -181,7 +181,7 @@ def a_reader_passes_the_other_half_of_a_committed_transaction(h: TransactionHist
 
 @bad("fractured-read")
 def two_readers_see_the_two_halves_differently(h: TransactionHistory) -> None:
-    """One marker said commit, the other abort."""
+    """One marker was a commit, the other an abort."""
     unanswered(h, [(A, "x", 0), (B, "y", 0)])
     h.read("r", A, [(0, "x")], position=2)
     h.final(B, [], position=2)
@@ -228,7 +228,7 @@ def a_committed_record_without_a_known_offset_is_not_in_the_final_log(h: Transac
 
 @bad("lost-write")
 def a_value_that_was_read_is_gone(h: TransactionHistory) -> None:
-    """The outcome is unknown to its producer, but a reader proves it."""
+    """The producer does not know the outcome, but a reader proves that it was a commit."""
     unanswered(h, [(A, "x", 0)])
     h.read("r", A, [(0, "x")], position=2)
     h.final(A, [], position=2)
@@ -249,7 +249,7 @@ def deleted_and_superseded_records_may_be_missing(h: TransactionHistory) -> None
 
 @bad("skipped-read")
 def a_reader_passes_a_committed_record(h: TransactionHistory) -> None:
-    """As one does whose list of aborted transactions names the wrong one."""
+    """A reader does so whose list of aborted transactions names the wrong transaction."""
     committed(h, [(A, "x", 0)])
     committed(h, [(A, "y", 2)])
     h.seek("r", A, 0)
@@ -290,7 +290,7 @@ def kafka_lets_transactions_at_the_same_time_cross(h: TransactionHistory) -> Non
 
 @bad("information-cycle")
 def two_transactions_have_read_from_each_other(h: TransactionHistory) -> None:
-    """Each would have been committed before the other."""
+    """By its reads, each would have been committed before the other."""
     first, second = begun(h, [(A, "x", 0)], "p"), begun(h, [(B, "y", 0)], "q")
     first.commit()
     second.commit()
@@ -328,7 +328,7 @@ def a_transaction_reads_what_lies_behind_it(h: TransactionHistory) -> Transactio
 
 @good
 def a_transaction_has_read_what_was_written_behind_it(h: TransactionHistory) -> None:
-    """The same without isolated writes is what Kafka does."""
+    """Without isolated writes, Kafka permits that."""
     first, second = begun(h, [(A, "a1", 0)], "p"), begun(h, [(A, "a2", 1), (B, "b2", 0)], "q")
     second.commit()
     second.committed()
@@ -347,7 +347,7 @@ def the_second_record_is_first(h: TransactionHistory) -> None:
 
 @bad("transaction-order")
 def a_record_of_the_earlier_epoch_follows(h: TransactionHistory) -> None:
-    """A late message after the abort (KAFKA-12671)."""
+    """A late message arrives after the abort (KAFKA-12671)."""
     late = begun(h, [(A, "x", 5)], "zombie", "one")
     late.written_as(7, 3)
     newer = committed(h, [(A, "y", 3)], "p", "one")

@@ -60,7 +60,7 @@ class Model:
         self.programs: dict[str, Running | None] = dict.fromkeys(("p0", "p1", "p2"))
         self.epochs = dict.fromkeys(self.programs, 0)
         self.deciding: list[Running] = []
-        """Decided, but not marked in all partitions."""
+        """Transactions that are decided, but not marked in all partitions."""
         self.readers: dict[tuple[str, Partition], int] = {}
         self.number = 0
 
@@ -119,7 +119,7 @@ class Model:
         self.deciding.append(running)
 
     def take_over(self) -> None:
-        """A new program takes the id; the transaction of the old one is aborted, and its process does not know."""
+        """A new program takes the id; the transaction of the old one is aborted, which its process does not know."""
         name = self.draw.choice(list(self.programs))
         running = self.programs[name]
         self.programs[name] = None
@@ -212,7 +212,7 @@ def finals(history: TransactionHistory) -> list[Read]:
 
 
 def pick(history: TransactionHistory, draw: Random, outcome: str, partitions: int = 1) -> Transaction | None:
-    """A transaction with this outcome that has records in so many partitions."""
+    """A random transaction with this outcome that has records in at least `partitions` partitions; None if there is none."""
     found = [
         t
         for t in history.transactions
@@ -222,7 +222,7 @@ def pick(history: TransactionHistory, draw: Random, outcome: str, partitions: in
 
 
 def hide(history: TransactionHistory, transaction: Transaction, partition: object, only: Callable[[Read], bool]) -> int:
-    """Take the transaction's records in this partition out of the reads; returns how many were there."""
+    """Remove the transaction's records in this partition from the reads; returns how many there were."""
     gone = {append.value for append in transaction.appends if append.partition == partition}
     hidden = 0
     for read in history.reads:
@@ -234,7 +234,7 @@ def hide(history: TransactionHistory, transaction: Transaction, partition: objec
 
 
 def spoil(history: TransactionHistory, draw: Random, name: str) -> bool:
-    """Break one promise. False if there is nothing in this history that it could be broken with."""
+    """Break one promise. Returns False if this history has nothing with which it could be broken."""
     committed, aborted = pick(history, draw, COMMITTED), pick(history, draw, ABORTED)
     wide = pick(history, draw, COMMITTED, partitions=2)
     if committed is None or aborted is None or wide is None:
@@ -322,7 +322,7 @@ def test_an_interleaved_history_with_isolated_writes_has_a_write_cycle() -> None
 
 
 def test_single_fault_of_a_pipeline_is_found() -> None:
-    """Of random inputs and their outputs, one is dropped, repeated or invented."""
+    """One of the outputs of random inputs is dropped, repeated or invented."""
     for seed in range(50):
         draw = Random(seed)
         inputs = {partition: [(2 * n, f"{partition}/{n}") for n in range(draw.randint(2, 20))] for partition in PARTITIONS}
@@ -344,7 +344,7 @@ def test_single_fault_of_a_pipeline_is_found() -> None:
 
 
 def test_components_are_those_of_mutual_reachability() -> None:
-    """Compared with the definition, in random graphs."""
+    """They are compared with the definition, in random graphs."""
     for seed in range(200):
         draw = Random(seed)
         nodes = draw.randint(2, 9)

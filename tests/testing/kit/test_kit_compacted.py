@@ -21,7 +21,7 @@ SETTINGS = {"segment_bytes": 300, "min_cleanable_dirty_ratio": 0, "delete_retent
 
 @pytest.fixture
 def _nothing_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that was never written does not come; the oracle would wait for it for seconds."""
+    """Shortens the oracle's wait, which would last seconds for a record that was never written."""
     monkeypatch.setattr(oracles, "DEPOSED_S", 0.1)
 
 
@@ -68,7 +68,7 @@ async def test_a_lost_last_value_of_a_key_is_found(cluster: Cluster) -> None:
 
 @pytest.mark.usefixtures("_nothing_is_awaited")
 async def test_a_topic_that_is_not_compacted_may_lose_no_superseded_record(cluster: Cluster) -> None:
-    """The keys alone excuse nothing."""
+    """Keys alone excuse no loss."""
     topic = await cluster.create_topic()
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"1", key=b"a")
@@ -79,7 +79,7 @@ async def test_a_topic_that_is_not_compacted_may_lose_no_superseded_record(clust
 
 
 async def test_the_policy_before_and_after_a_change_counts(cluster: Cluster) -> None:
-    """The topic is compacted for a while only; what was removed meanwhile stays excused."""
+    """The topic is compacted only for a while; a record that was removed meanwhile stays excused."""
     topic = await cluster.create_topic(**SETTINGS)
     await overwrite(cluster, topic)
     await filler(cluster, topic)
@@ -142,7 +142,7 @@ async def test_pairs_without_keys_cannot_excuse_a_missing_record(cluster: Cluste
 
 
 async def test_replicas_that_were_cleaned_differently_hold_the_same_records(cluster: Cluster) -> None:
-    """Broker 3 is down while the others clean, and afterwards its cleaner may not run yet."""
+    """Broker 3 is down while the others clean, and its cleaner may not have run when the replicas are compared."""
     topic = await cluster.create_topic(replicas=[[1, 2, 3]], **SETTINGS)
     await overwrite(cluster, topic)
     await filler(cluster, topic)
@@ -185,7 +185,7 @@ def test_differences_of_cleaned_logs_are_those_of_records() -> None:
 
 @pytest.mark.strandline(brokers=1)
 async def test_read_all_ends_although_the_last_records_are_gone(cluster: Cluster) -> None:
-    """The last offsets of the log belong to batches without records, as cleaners leave them."""
+    """The last offsets of the log belong to batches without records, as cleaners create them."""
     topic = await compacted(cluster)
     async with cluster.producer() as producer:
         for number in range(4):

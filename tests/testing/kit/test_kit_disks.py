@@ -32,7 +32,7 @@ async def test_slow_disk_delays_each_write(cluster: Cluster) -> None:
 
 
 async def test_slow_disk_stalls_only_its_own_node(cluster: Cluster) -> None:
-    """The loop is shared, the disk is not: waiting for it must not be a sleep."""
+    """The event loop is shared, but not the disk: waiting for it must not block the loop."""
     slow = await cluster.create_topic("slow", replicas=[[1]], min_insync_replicas=1)
     fast = await cluster.create_topic("fast", replicas=[[2]], min_insync_replicas=1)
     async with cluster.producer() as one, cluster.producer() as other:
@@ -58,7 +58,7 @@ async def test_a_follower_with_a_very_slow_disk_leaves_the_isr(cluster: Cluster)
 
 
 async def test_broker_with_a_full_disk_stops_and_restarts_when_there_is_room(cluster: Cluster) -> None:
-    """The record that met the full disk is acknowledged by the next leader, none is lost."""
+    """The next leader acknowledges the record that met the full disk, and no record is lost."""
     topic = await cluster.create_topic(replicas=[[1, 2, 3]])
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"1")
@@ -79,7 +79,7 @@ async def test_broker_with_a_full_disk_stops_and_restarts_when_there_is_room(clu
 
 @pytest.mark.parametrize("files", ["memory", "disk"])
 async def test_a_dead_process_reaches_its_disk_no_more(files: str) -> None:
-    """A thread of it may still be at work: the next process must find the disk alone."""
+    """A thread of the dead process may still run: the next process must have the disk to itself."""
     async with Cluster(brokers=1, files=files) as cluster:  # type: ignore[arg-type]
         topic = await cluster.create_topic()
         nodes = cluster.nodes

@@ -1,4 +1,4 @@
-"""The examples are tests that people copy: they have to pass as they lie there, with the configuration that lies beside them."""
+"""The examples are tests that people copy: they must pass unchanged, with the configuration that lies beside them."""
 
 from __future__ import annotations
 

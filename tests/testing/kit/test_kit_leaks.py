@@ -25,12 +25,12 @@ def descriptors() -> set[tuple[str, str]]:
         try:
             found.add((entry, os.readlink(DESCRIPTORS / entry)))
         except OSError:
-            pass  # That of the listing itself.
+            pass  # The descriptor of the listing itself.
     return found
 
 
 async def quiet(cluster: Cluster) -> None:
-    """Nothing happens to it."""
+    """Do nothing with the cluster."""
 
 
 async def used(cluster: Cluster) -> None:
@@ -87,7 +87,7 @@ async def test_a_closed_cluster_leaves_nothing_behind(
 
 
 async def test_cleanly_stopped_node_has_no_tasks_left(cluster: Cluster) -> None:
-    """Nothing has to be buried: an orderly end is one, also in production."""
+    """An orderly stop ends all tasks of the node, so the kit has none to close. It is the same in production."""
     await used(cluster)
     assert isinstance(cluster.nodes, HostedNodes)
     loops = {loop.speaker.node: loop for loop in cluster.nodes.remains}
@@ -104,7 +104,7 @@ async def test_temporary_folder_is_removed_with_its_cluster() -> None:
 
 
 async def test_a_start_that_fails_leaves_nothing_behind() -> None:
-    """Its port is taken: by us, as if by another process."""
+    """Its port is taken by the test, as if by another process."""
     import socket
 
     gc.collect()

@@ -14,11 +14,11 @@ from strandline.testing import Cluster, caught_up, controller, fenced, hits, hw,
 from strandline.testing.kit.network import CLIENT, Network
 
 NEVER_S = 0.3
-"""Long enough to believe that nothing comes: a hundred times as long as it takes when it does."""
+"""Long enough to conclude that nothing arrives: a hundred times as long as an arrival takes."""
 
 
 async def test_a_follower_behind_a_cut_link_leaves_the_isr(cluster: Cluster) -> None:
-    """The leader hears nothing of it; the controllers do, and do not fence it."""
+    """The leader receives no fetch from it; the controllers receive its heartbeats, and do not fence it."""
     topic = await cluster.create_topic()
     first = await cluster.leader_of(topic)
     follower, other = await cluster.followers_of(topic)
@@ -58,7 +58,7 @@ async def test_an_isolated_broker_is_fenced_and_clients_still_reach_it(cluster: 
 
 
 async def test_clients_do_not_reach_a_broker_that_is_isolated_from_them_too(cluster: Cluster) -> None:
-    """Their connections are taken by the kernel and lead nowhere."""
+    """The kernel accepts their connections, which lead nowhere."""
     cluster.isolate(1, clients=True)
     address = cluster.bootstrap_servers.split(",")[0]
     with pytest.raises(ClientError):
@@ -70,7 +70,7 @@ async def test_clients_do_not_reach_a_broker_that_is_isolated_from_them_too(clus
 
 
 async def test_response_does_not_reach_a_client_that_is_cut_off(cluster: Cluster) -> None:
-    """It is sent, as the broker knows of no cut, and arrives when there is none any more."""
+    """The broker sends it, because it does not know of the cut. It arrives when the cut ends."""
     topic = await cluster.create_topic(replicas=[[1]], min_insync_replicas=1)
     async with cluster.producer(request_timeout_ms=20_000) as producer:
         await producer.send_and_wait(topic, b"1")
@@ -85,7 +85,8 @@ async def test_response_does_not_reach_a_client_that_is_cut_off(cluster: Cluster
 
 
 async def test_broker_without_controllers_is_fenced_but_fetches(cluster: Cluster) -> None:
-    """It cannot tell that it lives. Its leader has it out of the ISR by then, and serves it still."""
+    """Its heartbeats do not reach the controllers. The leader has removed it from the ISR by then, and still serves its
+    fetches."""
     topic = await cluster.create_topic(replicas=[[1, 2, 3]])
     cluster.isolate_controller(3)
     await cluster.until(fenced(3) & (isr(topic) == {1, 2}))
@@ -186,7 +187,7 @@ async def test_silently_lost_message_lets_its_sender_wait(cluster: Cluster) -> N
 
 
 async def test_rule_applies_to_its_api_receiver_and_sender(cluster: Cluster) -> None:
-    """Fetches of followers to broker 1 are lost: it alone has trouble, and consumers have none."""
+    """Only the fetches of broker 2 from broker 1 are lost: the other partition and consumers are not affected."""
     topic = await cluster.create_topic(partitions=2, replicas=[[1, 2], [2, 3]], min_insync_replicas=1)
     with cluster.drop("Fetch", at=1, by=2) as rule:
         async with cluster.producer() as producer:
@@ -201,7 +202,8 @@ async def test_rule_applies_to_its_api_receiver_and_sender(cluster: Cluster) -> 
 
 @pytest.mark.parametrize("order", [(2, 3), (3, 2)])
 def test_two_connections_may_begin_at_one_port(order: tuple[int, int]) -> None:
-    """Systems let them, as long as they lead to different ports. The end of one must not make the other a stranger's."""
+    """Operating systems permit that if the remote ports differ. When one connection ends, the other must still belong to its
+    node."""
     network = Network(Random(0))
     wires = {node: FakeWire(node, local_port=40_000, remote_port=9000 + node) for node in (2, 3)}
     for node in order:
@@ -278,7 +280,7 @@ async def test_misuse_is_said_in_a_sentence(cluster: Cluster) -> None:
 
 
 async def test_request_without_response_waits_for_its_timeout(cluster: Cluster) -> None:
-    """An admin call that is silently dropped ends by its own bound, and not with the cluster's."""
+    """An admin call that is silently dropped ends at its own time limit, not at the cluster's."""
     with cluster.drop("CreateTopics", silently=True):
         async with cluster.admin() as admin:
             with pytest.raises(RequestTimeout):

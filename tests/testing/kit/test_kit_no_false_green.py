@@ -7,7 +7,7 @@ import pytest
 from strandline.protocol.errors import UsageError
 from strandline.testing import Cluster, caught_up, controller, epoch, fenced, hw, isr, leader, log_end
 
-# -- comparisons that always come out the same ------------------------------------------------------------------------
+# -- comparisons that always have the same result -------------------------------------------------------------------------
 
 
 def test_a_set_is_not_compared_with_a_list() -> None:

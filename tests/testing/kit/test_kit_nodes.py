@@ -18,7 +18,7 @@ def hosted(cluster: Cluster) -> HostedNodes:
 
 
 async def test_a_cluster_takes_records_from_any_client(cluster: Cluster) -> None:
-    """The bootstrap address is all that a client needs: nothing of the kit has to be in it."""
+    """A client needs only the bootstrap address, and nothing of the kit."""
     await cluster.create_topic("orders", partitions=2)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         where = await producer.send_and_wait("orders", b"tea", key=b"alice")
@@ -28,7 +28,8 @@ async def test_a_cluster_takes_records_from_any_client(cluster: Cluster) -> None
 
 
 async def test_three_brokers_and_a_controller_are_ready_within_300_ms() -> None:
-    """A test suite pays it for each test. The best of three: other work on the machine is no fault of ours."""
+    """A test suite pays this time for each test. The best of three counts, because other work on the machine is not the kit's
+    fault."""
     times = []
     for _ in range(3):
         now = asyncio.get_running_loop().time
@@ -254,7 +255,7 @@ async def test_call_on_a_cluster_that_is_not_running_says_how_to_run_it() -> Non
 
 
 async def test_a_node_that_cannot_start_says_why(cluster: Cluster) -> None:
-    """A controller writes down its vote before it casts it; the sentence is the node's own."""
+    """A controller writes its vote to the disk before it casts it. The sentence is the node's own."""
     await cluster.stop(101)
     cluster.fill_disk(101)
     with pytest.raises(KitError, match=r"controller-101 failed: .*No space left"):

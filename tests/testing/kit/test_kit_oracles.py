@@ -64,15 +64,15 @@ async def test_lost_acknowledged_record_is_found(cluster: Cluster) -> None:
 
 
 async def test_acks_1_record_lost_with_its_leader_is_a_loss(cluster: Cluster) -> None:
-    """A real loss: the followers are cut off, the leader acknowledges alone, and dies. The producer was told an offset, so
-    the record is missed, unless the test asks for the weaker judge by name."""
+    """A real loss: the followers are cut off, the leader acknowledges alone, and dies. The producer received an offset, so the
+    oracle reports the record, unless the test asks for the weaker judge by name."""
     topic = await cluster.create_topic(replicas=[[1, 2, 3]])
     history = History()
     async with cluster.producer(acks=1, history=history) as producer:
         cluster.partition([1], [2, 3])
         metadata = await producer.send_and_wait(topic, b"acked by 1 alone")
         await cluster.kill(1)
-        # What it had sent lies in the sockets, and would arrive, until another one leads and has begun to.
+        # Its last messages are in the sockets, and would still arrive until another broker leads and has started.
         await cluster.until((leader(topic) != 1) & (hw(topic) == 0))
         cluster.heal()
     await cluster.start(1)
@@ -89,7 +89,7 @@ async def test_acks_1_record_lost_with_its_leader_is_a_loss(cluster: Cluster) ->
 
 
 async def test_a_judgement_of_nothing_fails(cluster: Cluster) -> None:
-    """A test whose producer is not the cluster's, or whose sends all failed, would be green for ever."""
+    """A test whose producer is not the cluster's, or whose sends all failed, would be green forever."""
     topic = await cluster.create_topic()
     with pytest.raises(AssertionError, match=r"only 0 acknowledgements were checked, .*the history has no send"):
         await cluster.assert_no_acked_loss()
@@ -110,7 +110,7 @@ async def test_a_judgement_of_nothing_fails(cluster: Cluster) -> None:
 
 
 async def test_lost_copy_of_a_value_sent_twice_is_found(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy of another send does not stand for it."""
+    """The copy of another send does not replace it."""
     monkeypatch.setattr(oracles, "DEPOSED_S", 0.1)
     topic = await cluster.create_topic()
     async with cluster.producer() as producer:
@@ -153,7 +153,7 @@ async def test_logs_are_compared_once_they_have_caught_up(cluster: Cluster) -> N
 
 
 async def test_a_replica_with_other_bytes_is_found(cluster: Cluster) -> None:
-    """One byte of one batch, changed behind the broker's back."""
+    """One byte of one batch is changed, and the broker does not know it."""
     topic = await cluster.create_topic()
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"as it was")

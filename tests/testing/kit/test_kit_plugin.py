@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-# Imported here once: what a run of pytest in this process imports, it forgets again.
+# Imported here once, because a run of pytest in this process forgets its own imports.
 import strandline.testing.kit.factory
 import strandline.testing.kit.threaded
 import strandline.testing.loops  # noqa: F401
@@ -33,7 +33,8 @@ REWRITE = "ignore::pytest.PytestAssertRewriteWarning"
 
 
 def _run(pytester: pytest.Pytester, *arguments: str) -> str:
-    """The outer pytest turns warnings into errors, and has already imported modules that the inner pytest would rewrite."""
+    """Run the inner pytest. The outer one turns warnings into errors, and has already imported modules that the inner one would
+    rewrite."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pytest.PytestAssertRewriteWarning)
         return pytester.runpytest_inprocess(*arguments).stdout.str()
@@ -68,7 +69,7 @@ def test_the_package_registers_the_plugin() -> None:
 
 
 def test_plugin_loads_the_cluster_only_when_it_is_used(suite: Suite) -> None:
-    """The plugin is imported by every pytest of the environment: it may cost no more than itself."""
+    """Every pytest of the environment imports the plugin, so it must not load more than itself."""
     code = """
         import sys
 
@@ -244,7 +245,8 @@ def test_without_pytest_asyncio_only_the_threaded_cluster_works(suite: Suite) ->
 
 
 def test_an_old_pytest_asyncio_breaks_nothing(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its fixtures take no loop scope: importing ours fails. Suites that ask for no cluster must not notice."""
+    """The fixtures of an old pytest-asyncio have no loop scope, so importing ours fails. Suites without a cluster must not
+    notice."""
     monkeypatch.setitem(sys.modules, "strandline.testing.loops", None)  # type: ignore[arg-type]
     out = suite.run("""
         @pytest.mark.asyncio
@@ -323,6 +325,6 @@ def test_the_names_for_users_are_all_there() -> None:
 
 
 def test_the_kit_does_not_import_pytest() -> None:
-    """It is for tests of any kind."""
+    """The kit is for tests with any framework."""
     code = "import sys, strandline.testing as t; [getattr(t, n) for n in t.__all__]; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

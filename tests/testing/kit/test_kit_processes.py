@@ -1,4 +1,4 @@
-"""Nodes that are processes: the same calls where the operating system lets us, a clear word where it does not."""
+"""Nodes that are processes: the same calls where the operating system permits them, a clear error where it does not."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_preferred_leader_is_elected_again_after_a_stop(spawned: Cluster) 
 
 
 async def test_caught_up_replica_has_every_record(spawned: Cluster) -> None:
-    """While a follower is down it is not; nor is it by being counted to the ISR still."""
+    """A follower that is down has not caught up, even if it still counts as a member of the ISR."""
     topic = await spawned.create_topic()
     await spawned.until(caught_up(topic))
     follower = (await spawned.followers_of(topic))[0]

@@ -69,7 +69,7 @@ def test_frames_are_found_however_the_bytes_come(
 
 @pytest.mark.parametrize("bad", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", bytes(30)])
 def test_bytes_that_are_no_frame_pass_unchanged(bad: bytes) -> None:
-    """A browser that knocks is for the broker to refuse, as without us."""
+    """The broker refuses such bytes, for example those of a browser, as it does without the kit."""
     for read in (request_head, response_head):
         pieces = list(FrameStream(read).feed(bad))
         assert b"".join(piece for _, piece in pieces) == bad[: len(b"".join(piece for _, piece in pieces))]

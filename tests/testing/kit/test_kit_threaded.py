@@ -46,12 +46,12 @@ def test_a_wait_that_fails_fails_in_the_test(threaded_cluster: ThreadedCluster) 
 
 
 def test_threaded_cluster_has_every_method_of_the_cluster() -> None:
-    """A call that is added to one has to be added to the other."""
+    """A call that is added to one must be added to the other."""
     ours = {name for name, _ in inspect.getmembers(ThreadedCluster) if not name.startswith("_")}
     theirs = {name for name, _ in inspect.getmembers(Cluster) if not name.startswith("_")}
     for_asyncio = {"producer", "consumer", "admin", "close", "running_in_thread", "nodes", "faults"}
     assert theirs - ours == for_asyncio
-    assert ours - theirs == {"run", "call", "send", "history", "seed"}  # The last two are attributes there.
+    assert ours - theirs == {"run", "call", "send", "history", "seed"}  # The last two are attributes of the cluster.
 
 
 def test_its_users_connect_as_the_cluster_says() -> None:

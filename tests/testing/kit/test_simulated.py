@@ -1,5 +1,5 @@
-"""`@simulated`: what is right passes under every seed's faults, what is wrong is caught and replays; time is virtual; and what
-a failure says is what its reader needs."""
+"""`@simulated`: correct tests pass under every seed's faults, wrong ones are caught and can be replayed; time is virtual; and a
+failure prints what its reader needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Play = Callable[..., None]
 
 
 def failure_of(play: Play) -> tuple[BaseException, str, int]:
-    """What it raises, its note, and the seed."""
+    """The error that the play raises, its note, and the seed."""
     with pytest.raises(BaseException) as caught:
         play()
     (note,) = [note for note in caught.value.__notes__ if "virtual time" in note]
@@ -51,11 +51,11 @@ def said(error: BaseException) -> str:
     return without_addresses(f"{type(error)}: {error}")
 
 
-# -- what is right passes, what is wrong is caught --------------------------------------------------------------------
+# -- correct tests pass, wrong tests are caught ---------------------------------------------------------------------------
 
 
 class Shop:
-    """Somebody's consumer, which dies now and then: where it is and what it has done are in one place, as in a database."""
+    """A user's consumer, which dies now and then. Its position and its results are in one place, as in a database."""
 
     def __init__(self, *, commits_first: bool = False) -> None:
         self.commits_first = commits_first
@@ -69,7 +69,7 @@ class Shop:
             async for record in consumer:
                 if self.commits_first:
                     self.position = record.offset + 1
-                await asyncio.sleep(0.02)  # It takes a moment, and is awaited.
+                await asyncio.sleep(0.02)  # Handling takes a moment, and is awaited.
                 self.handled[record.value] = None
                 self.position = record.offset + 1
 
@@ -100,7 +100,7 @@ def shop_test(*, commits_first: bool) -> Callable[[Cluster], Any]:
 
 
 def test_a_correct_consumer_passes_under_all_seeds() -> None:
-    """If drawn faults failed correct tests, users would switch the faults off."""
+    """If drawn faults failed correct tests, users would turn the faults off."""
     simulated(seeds=10)(shop_test(commits_first=False))()
 
 
@@ -134,7 +134,7 @@ def test_reliance_on_acks_1_across_a_failover_is_caught() -> None:
     async def test_acks_1(cluster: Cluster) -> None:
         await cluster.create_topic("orders")
         acked = []
-        cluster.delay("Fetch", ms=20, p=0.2)  # Now and then a follower is a little behind.
+        cluster.delay("Fetch", ms=20, p=0.2)  # Now and then a follower lags a little.
         async with cluster.producer(acks=1, enable_idempotence=False) as producer:
             for number in range(5):
                 first = await cluster.leader_of("orders")
@@ -183,7 +183,7 @@ async def test_faults_of_test_and_seed_do_not_end_each_other(cluster: Cluster) -
     topic = await cluster.create_topic(replicas=[[1, 2, 3]])
     await cluster.kill(2)
     await cluster.pause(3)
-    await asyncio.sleep(15)  # Whatever the seed does ends meanwhile.
+    await asyncio.sleep(15)  # The seed's own faults have ended by then.
     assert cluster.node(2).state == "killed"
     assert cluster.node(3).state == "paused"
     await cluster.make_whole()
@@ -290,7 +290,7 @@ async def test_cluster_notices_faults_before_time_leaps(cluster: Cluster) -> Non
 
 
 def test_global_random_is_seeded_and_restored() -> None:
-    """`uuid4` for keys and `random` for back-offs are everywhere."""
+    """Programs use `uuid4` for keys and `random` for back-offs everywhere."""
     drawn = []
 
     @simulated(seeds=[7, 7, 8], faults=None)
@@ -493,7 +493,7 @@ def test_a_task_that_does_not_end_is_named() -> None:
 
 
 def test_a_task_that_fails_unseen_fails_the_test() -> None:
-    """Asyncio would only log the error, and the test would wait for ever."""
+    """Asyncio would only log the error, and the test would wait forever."""
 
     async def sour() -> None:
         raise Sour("unseen")
@@ -530,6 +530,6 @@ def test_invalid_arguments_of_simulated_are_rejected() -> None:
 
 @simulated(seeds=1, faults=None)
 async def test_calls_outside_virtual_time_keep_working(cluster: Cluster) -> None:
-    """The guide says so."""
+    """docs/testing.md promises that."""
     assert datetime.datetime.now(tz=datetime.UTC).year > 2024
     assert await asyncio.to_thread(lambda: 7) == 7

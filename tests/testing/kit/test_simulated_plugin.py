@@ -1,4 +1,4 @@
-"""`@simulated` under pytest: a plain test with the arguments that are left, a seed from the command line, and figures with -v."""
+"""`@simulated` under pytest: a plain test with the remaining arguments, a seed from the command line, and figures with -v."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-# What a run of pytest in this process imports, it forgets again.
+# Imported here, because a run of pytest in this process forgets its own imports.
 import strandline.testing.kit.simulated.decorator
 import strandline.testing.loops  # noqa: F401
 
@@ -26,7 +26,8 @@ WITHOUT = "-p no:cacheprovider -p no:hypothesispytest -p no:xdist"
 
 
 def _run(pytester: pytest.Pytester, *arguments: str) -> str:
-    """The outer pytest turns warnings into errors, and has already imported modules that the inner pytest would rewrite."""
+    """Run the inner pytest. The outer one turns warnings into errors, and has already imported modules that the inner one would
+    rewrite."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pytest.PytestAssertRewriteWarning)
         return pytester.runpytest_inprocess(*arguments).stdout.str()

@@ -51,7 +51,7 @@ def find_chromium() -> str | None:
 
 @contextlib.contextmanager
 def running_chromium(program: str, profile: Path) -> Iterator[str]:
-    """The address of its DevTools."""
+    """Run Chromium; yields the address of its DevTools."""
     options = [
         "--headless=new",
         "--no-sandbox",
@@ -70,7 +70,7 @@ def running_chromium(program: str, profile: Path) -> Iterator[str]:
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # it has children of its own
+        start_new_session=True,  # it has child processes
     )
     assert process.stderr is not None
     try:
@@ -89,13 +89,13 @@ def running_chromium(program: str, profile: Path) -> Iterator[str]:
 
 
 class Page:
-    """A tab of its own."""
+    """A tab of the browser."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, session: str, target: str) -> None:
         self._socket, self._session, self.target = socket, session, target
         self._number = 0
         self.console: list[str] = []
-        """Messages, warnings, errors and exceptions."""
+        """The messages, warnings, errors and exceptions on the page's console."""
         self.requests: list[str] = []
 
     async def ask(self, method: str, **params: Any) -> Any:
@@ -129,22 +129,22 @@ class Page:
             "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         )
         await self.ask("Page.navigate", url=path.as_uri())
-        # A page says itself when its script has drawn it; one without a script can only have said so in its first tag.
+        # A page marks itself when its script has drawn it; a page without a script can only do so in its first tag.
         await self.until("document.readyState === 'complete' && document.documentElement.dataset.ready === 'yes'")
 
     async def run(self, script: str) -> Any:
-        """The value of an expression; a promise is waited for."""
+        """Evaluate an expression; returns its value. Waits for a promise."""
         found = await self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"].get("exception", {}).get("description", script))
         return found["result"].get("value")
 
     async def until(self, condition: str) -> None:
-        """Wait, frame by frame, until it holds."""
+        """Wait, frame by frame, until the condition holds."""
         await self.run(UNTIL.replace("CONDITION", condition).replace("NEVER", json.dumps(f"never: {condition}")))
 
     async def frame(self) -> None:
-        """What was asked for by now is drawn."""
+        """Wait until everything that was requested before is drawn."""
         await self.run("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
 
     async def mouse(self, x: float, y: float, kind: str = "mouseMoved", **more: Any) -> None:

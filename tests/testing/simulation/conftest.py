@@ -1,4 +1,4 @@
-"""What all tests of the simulation share."""
+"""Shared by all tests of the simulation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_ends_of_worlds() -> None:
-    """Each world ends with a garbage collection; what was there before the tests of a file need not be looked at."""
+    """Exempts the objects from before the tests of a file from garbage collection, because each world ends with one."""
     gc.collect()
     gc.freeze()

@@ -26,8 +26,8 @@ Story = Callable[[Files, W], object]
 
 Seeds = tuple[int, ...]
 FEW: Seeds = (0, 2)
-"""For each step one process that is killed, and one power cut. The tests with a program that was broken on purpose show that this
-is enough to notice it."""
+"""One killed process and one power cut for each step. The tests with a program that was broken on purpose show that this is
+enough to notice it."""
 several = pytest.mark.parametrize(
     "seeds", [pytest.param(FEW, id="few"), pytest.param((1, 3, 4), id="more", marks=pytest.mark.slow)]
 )
@@ -39,7 +39,7 @@ several_errors = pytest.mark.parametrize(
 
 
 class Death(NamedTuple):
-    """Printed when a check fails: it says which of the many."""
+    """Printed when a check fails: it names the death among the many."""
 
     step: int
     operation: str
@@ -49,7 +49,7 @@ class Death(NamedTuple):
 
 
 def steps(story: Story[W], witness: Callable[[], W], prepare: Callable[[SimFiles], object]) -> list[tuple[str, str]]:
-    """The disk operations of the story, in order."""
+    """The operations of the story that change the disk, in order."""
     disk = SimFiles(Random(0))
     prepare(disk)
     operations = disk.record()
@@ -60,7 +60,7 @@ def steps(story: Story[W], witness: Callable[[], W], prepare: Callable[[SimFiles
 def deaths(
     story: Story[W], witness: Callable[[], W], seeds: Sequence[int], prepare: Callable[[SimFiles], object] = lambda disk: None
 ) -> Iterator[tuple[Death, SimFiles, W]]:
-    """Every death, with the disk as the next process finds it and what the dead one had seen."""
+    """Yields every death, with the disk as the next process finds it, and the witness of the dead process."""
     plan = steps(story, witness, prepare)
     for step, (operation, path) in enumerate([*plan, ("the end", "")], 1):
         for moment in moments(operation):
@@ -82,7 +82,8 @@ def deaths(
 def failures(
     story: Story[W], witness: Callable[[], W], seeds: Sequence[int], prepare: Callable[[SimFiles], object] = lambda disk: None
 ) -> Iterator[tuple[Death, SimFiles, W, Exception | None]]:
-    """Every operation, reads as well, fails once; then the process ends. With what came out of the story."""
+    """Let every operation, reads included, fail once; then the process ends. Yields also the error that the story raised, if
+    any."""
     disk = SimFiles(Random(0))
     prepare(disk)
     operations = disk.record()
@@ -104,12 +105,13 @@ def failures(
 
 
 def moments(operation: str) -> tuple[Moment, ...]:
-    """After a step is before the next one, with what the process promises in between; only a write has a middle."""
+    """The moments of an operation in which a process may die. The moment after one is that before the next, and includes the
+    promises in between; only a write has a middle."""
     return ("before", "half") if operation == "write" else ("before",)
 
 
 def found_by(look: Callable[[], object]) -> str:
-    """The error with which the check fails; it must fail, because the program was broken on purpose."""
+    """Returns the error with which the check fails; it must fail, because the program was broken on purpose."""
     try:
         look()
     except Exception as e:
@@ -118,7 +120,7 @@ def found_by(look: Callable[[], object]) -> str:
 
 
 def without_fsync(pattern: str) -> Callable[[Mount, str, Inode], None]:
-    """Of files that match: to be put in the place of `Mount.sync_inode`."""
+    """A replacement for `Mount.sync_inode` that does not sync the files that match."""
     sync = Mount.sync_inode
 
     def sync_inode(self: Mount, path: str, inode: Inode) -> None:

@@ -79,7 +79,7 @@ class HandwrittenTrace:
             self.emit("hw.advanced", node, partition, hw=value)
 
     def replicates(self, leader: int, followers: list[int], base: int, last: int, epoch: int, partition: str = ORDERS) -> None:
-        """Records one by one, as they go through when all is well."""
+        """Records are replicated one by one, without any fault."""
         for offset in range(base, last + 1):
             self.emit("client.sent", 201, partition, value=f"order {offset}")
             self.appends(leader, offset, offset, epoch, partition=partition)
@@ -145,7 +145,7 @@ def kip_279() -> Trace:
 
 
 def kip_101() -> Trace:
-    """Cut short where a follower that cuts at its HW loses what was acknowledged."""
+    """The trace ends where a follower that truncates to its HW loses an acknowledged record."""
     written = HandwrittenTrace()
     written.comes_up(brokers=2)
     written.leads(1, 1, [1, 2], start=0, followers=[2])

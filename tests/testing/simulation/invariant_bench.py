@@ -42,7 +42,7 @@ Event = tuple[str, int, str, dict[str, Any]]
 
 
 class EmittedOnly:
-    """A trace that only takes."""
+    """A trace that only collects events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -52,7 +52,7 @@ class EmittedOnly:
 
 
 class Nobody:
-    """Takes every proposal and every notice, and does nothing."""
+    """Accepts every proposal and every notification, and acts on none."""
 
     def __init__(self) -> None:
         self.proposed: list[Any] = []
@@ -79,7 +79,7 @@ class Bench:
         self.ghosts = invariants.ghosts
         self.min_isr = min_isr
         self.offset = 0
-        """Of the next metadata record."""
+        """Offset of the next metadata record."""
         self.files: dict[int, MemoryFiles] = {}
         self.partitions: dict[int, Partition] = {}
         self.submitters: dict[int, Nobody] = {}
@@ -93,7 +93,7 @@ class Bench:
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def start(self, node: int, files: MemoryFiles | None = None, *, number: int = 1, recovery_point: int = 0) -> Process:
-        """A process of the broker, with its log opened."""
+        """Start a process of the broker, with its log opened."""
         files = files if files is not None else self.files[node]
         self.files[node] = files
         server = SimpleNamespace(incarnation_id=bytes([node, number]) * 8, lifecycle=None, has_logs=False, servers=[])
@@ -130,7 +130,7 @@ class Bench:
     # -- metadata -----------------------------------------------------------------------------------------------------
 
     def commit(self, *records: AnyRecord, base: int | None = None) -> None:
-        """The controllers commit a batch."""
+        """Commit a batch of records, as the controllers do."""
         if base is not None:
             self.offset = base
         membership.replay(self.ghosts, self.offset, list(records))
@@ -146,7 +146,7 @@ class Bench:
         return PartitionRegistration(known.replicas, known.isr, known.leader, known.leader_epoch, known.partition_epoch)
 
     def take_role(self, node: int, **changes: Any) -> None:
-        """The broker hears the newest registration, or another one."""
+        """The broker applies the newest registration, or one with these changes."""
         registration = self.registration()
         if changes:
             fields = {name: getattr(registration, name) for name in registration.__struct_fields__}
@@ -170,14 +170,14 @@ class Bench:
         return self.partitions[node].log
 
     def append(self, node: int, *values: str, epoch: int | None = None, **producer: int) -> None:
-        """A batch, as leader."""
+        """Append a batch as leader."""
         self.write(node, batch_of(*values, **producer), epoch)
 
     def write(self, node: int, batch: bytearray, epoch: int | None = None) -> None:
         self.log(node).append_as_leader(batch, self.partitions[node].leader_epoch if epoch is None else epoch, NOW_MS)
 
     def copy(self, source: int, *targets: int) -> None:
-        """The followers copy the records that they lack."""
+        """Let the followers copy the records that they lack."""
         for target in targets:
             log, here = self.log(source), self.log(target)
             if here.log_end_offset < log.log_end_offset:
@@ -188,7 +188,7 @@ class Bench:
         self.log(node).update_high_watermark(offset)
 
     def replicated(self, *values: str, **producer: int) -> None:
-        """Appended by the leader, copied by all, committed, and known to be so by all."""
+        """Append a batch as leader, copy it to all brokers, commit it, and let all know the new high watermark."""
         leader = self.registration().leader
         self.append(leader, *values, **producer)
         self.copy(leader, *(node for node in BROKERS if node != leader))
@@ -198,7 +198,7 @@ class Bench:
     # -- judging ------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """The end of a step; nothing may have been found."""
+        """End a step; no violation may have been found."""
         self.invariants.after_step()
 
     @contextmanager

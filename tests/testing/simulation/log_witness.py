@@ -1,4 +1,4 @@
-"""A log with a witness that records everything that was ever in it, and what must still be there after a crash."""
+"""A log, and a witness that records everything that the log ever held, and what must survive a crash."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Witness:
 
     def __init__(self) -> None:
         self.histories: list[list[bytes]] = [[]]
-        """What the log held, in order; a new one begins with each truncation. The last one is what it holds now."""
+        """The batches of the log, in order; a truncation begins a new history. The last history is the present one."""
         self.flushed: list[bytes] = []
         self.start_max = 0
-        """No record above this was ever to be deleted from the log's start."""
+        """The highest offset to which the log start was ever moved on purpose."""
 
     @property
     def now(self) -> list[bytes]:
@@ -53,7 +53,8 @@ class Witness:
             log.append_as_follower(bytearray(data), epoch)
 
     def resume(self, held: list[bytes]) -> None:
-        """A new process has found this content. Records that were deleted from the start of the log may return."""
+        """Continue with the content that a new process has found. Records that were deleted from the start of the log may
+        return."""
         whole = next(history for history in self.histories if is_part(held, history))
         deleted = whole[: whole.index(held[0])] if held else []
         self.histories.append([*deleted, *held])
@@ -74,7 +75,7 @@ class Witness:
         self.flushed = list(self.now)
 
     def flush_closed_segments(self, log_dir: LogDir) -> None:
-        """As the broker's log manager does it."""
+        """Flush them as the broker's log manager does."""
         for log, work in log_dir.flush_work():
             work.run()
             log.on_flushed(work)
@@ -102,12 +103,12 @@ def open_log(log_dir: LogDir, topic_id: bytes = TOPIC_ID) -> Log:
 
 
 def check_log(log: Log, witness: Witness) -> list[bytes]:
-    """What it holds, if that may be."""
+    """Check that the log may hold what it holds; returns its batches."""
     check_order(log)
     forget_tail(log)
     assert log.log_start_offset <= witness.start_max
     if log.corrupt_at is not None:
-        # Sectors below the HW that were never flushed may be gone for good: that is damage, and told as such.
+        # Sectors below the HW that were never flushed may be gone for good: that is damage, and reported as such.
         assert log.corrupt_at < log.high_watermark
         assert all(base_of(data) < log.corrupt_at for data in witness.flushed)
     found = read_all(log, end=log.corrupt_at)
@@ -120,7 +121,7 @@ def check_log(log: Log, witness: Witness) -> list[bytes]:
 
 
 def is_part(found: list[bytes], history: list[bytes]) -> bool:
-    """In one piece."""
+    """Whether the batches are one contiguous part of the history."""
     return not found or (found[0] in history and found == history[(at := history.index(found[0])) : at + len(found)])
 
 
@@ -129,7 +130,7 @@ def told(found: Iterable[bytes]) -> str:
 
 
 def check_derived(log: Log, found: list[bytes]) -> None:
-    """Epochs and producers are those of the batches."""
+    """Check that epochs and producers are those of the batches."""
     headers = [header for data in found for _, header in iter_headers(data)]
     starts: dict[int, int] = {}
     producers = ProducerStates()
@@ -141,13 +142,13 @@ def check_derived(log: Log, found: list[bytes]) -> None:
 
 
 def kept(producers: ProducerStates, headers: list[BatchHeader]) -> list[AppendedBatch]:
-    """Those that the log still holds: a snapshot may remember some that retention has deleted."""
+    """The producers' batches that the log still holds: a snapshot may remember some that retention has deleted."""
     first = headers[0].base_offset if headers else 0
     return [b for _, batches in producers.dump().values() for b in batches if b.first_offset >= first]
 
 
 def served(log: Log) -> list[bytes]:
-    """All batches up to the first that the log refuses to hand out."""
+    """All batches up to the first one that the log refuses to return."""
     found: list[bytes] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -163,10 +164,10 @@ def served(log: Log) -> list[bytes]:
 
 
 def go_on(disk: SimFiles, log_dir: LogDir, log: Log, held: list[bytes]) -> None:
-    """It is a log like any other: it takes records, stops in order, and opens without a scan."""
+    """Use the log like any other one: it takes records, stops in order, and opens without a scan."""
     data = batch(log.log_end_offset, 9)
     log.append_as_follower(bytearray(data), 9)
-    log.possible_data_loss = False  # its leader has told it
+    log.possible_data_loss = False  # as its leader has reported
     log_dir.close(broker_epoch=7)
     again = open_dir(disk.mount())
     assert again.was_clean

@@ -16,13 +16,14 @@ from strandline.testing.simulation.runs.run import run_seed
 pytestmark = pytest.mark.slow
 
 SEEDS = [seed for seed in range(210, 300) if draw_options(seed).brokers >= 3 and not draw_options(seed).loss_permitted][:30]
-"""One in ten to twenty notices M04. They begin shortly before one that does."""
+"""One in ten to twenty of these seeds notices M04. They begin shortly before one that does."""
 
 FAULTS_S = 10.0
 
 
 def ambushes(seed: int) -> Options:
-    """Half of the faults are ambushes, the others make the leader propose something; longer than a seed has faults itself."""
+    """A seed's options with other faults, which last longer than its own: half of them are ambushes, the others make the leader
+    propose something."""
     options = dataclasses.replace(draw_options(seed), faults_s=FAULTS_S)
     kinds = ("ambush", "crash", "ambush", "pause")
     faults = (FaultPlan(n, 0.3 + 0.7 * n, kinds[n % 4], 1.0, 1000 * seed + n) for n in range(int(options.faults_s / 0.7)))
@@ -37,8 +38,8 @@ def found(mutation: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("mutation", ["M04", "M05"])
 def test_an_old_proposal_that_is_accepted_is_noticed(mutation: str) -> None:
-    """Without the partition epoch, or the broker epochs, in an AlterPartition, one that comes too late puts a broker into the
-    ISR that is not in sync. Faults that only meet by chance do not find that in hundreds of seeds."""
+    """If an AlterPartition is accepted without a check of the partition epoch, or of the broker epochs, one that arrives too late
+    adds a broker to the ISR that is not in sync. Faults that only coincide by chance do not show that in hundreds of seeds."""
     assert next(found(mutation), None) in ("I12", "I13", "I7", "I10")
 
 

@@ -15,7 +15,7 @@ Story = Callable[[World, SimCluster, Budget], Awaitable[None]]
 
 
 def play(story: Story, *, enforced: bool = True, min_isr: int = 2, brokers: int = 3, controllers: int = 3) -> None:
-    """On a cluster with one partition that all brokers hold."""
+    """Play the story on a cluster with one partition, which all brokers hold."""
     world = World(1)
     sessions = {"broker.session.timeout.ms": 1000}
     cluster = SimCluster(world, controllers=controllers, brokers=brokers, settings=sessions, controller_settings=sessions)
@@ -69,7 +69,7 @@ def test_the_last_member_of_an_isr_never_loses_anything() -> None:
 
 
 def test_no_fault_strikes_the_others_while_a_replica_with_a_loss_is_in_the_isr() -> None:
-    """Else it could be the last one, and lead."""
+    """Otherwise that replica could become the last one, and lead."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         assert budget.may_touch((2, 3))
@@ -96,8 +96,8 @@ def test_no_loss_is_permitted_without_an_active_controller() -> None:
 
 
 def test_broker_silent_for_half_a_session_is_no_survivor() -> None:
-    """A message that was kept back held up the heartbeats behind it. The fault is over, and the session as well a moment
-    later: a disk that is lost just then was the last but one of the ISR."""
+    """A held message delayed the heartbeats behind it. The fault has ended, but the session ends a moment later: a disk that is
+    lost just then may leave only one member of the ISR."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         hold = world.network.hold(lambda m: m.api_key == apis.BROKER_HEARTBEAT and m.source == 2)
@@ -111,7 +111,8 @@ def test_broker_silent_for_half_a_session_is_no_survivor() -> None:
 
 
 def test_fault_of_the_only_controller_holds_up_all_brokers() -> None:
-    """It hears no heartbeat and fences one broker after the other; the last one left may be the one that lost something."""
+    """The controller receives no heartbeats and fences one broker after the other; the last one left may be the one that lost
+    something."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         (controller,) = cluster.controller_ids
@@ -170,8 +171,7 @@ def test_unenforced_budget_permits_and_records_losses() -> None:
 
 
 def test_beside_a_rotten_disk_no_other_disk_loses_anything() -> None:
-    """The only copy of a record would be left with a broker that cannot read it, and the cluster could not continue (seed
-    248)."""
+    """A broker that cannot read it would have the only copy of a record, and the cluster could not continue (seed 248)."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         budget.rots(1)
@@ -183,7 +183,8 @@ def test_beside_a_rotten_disk_no_other_disk_loses_anything() -> None:
 
 
 def test_wiped_controller_is_listed_until_it_may_vote_again() -> None:
-    """Until then it needs all the others, so none of them may be left out of a core that has to heal (seeds 80, 186)."""
+    """Until then the controller needs all the others, so none of them may be left out of a core that has to heal (seeds 80,
+    186)."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         cluster.crash(102)

@@ -1,6 +1,6 @@
-"""A seed must be the same run every time. Otherwise a failure cannot be shown again, and a pass may be luck.
+"""A seed must be the same run every time. Otherwise a failure cannot be reproduced, and a pass may be luck.
 
-`make test` and every sweep do some seeds twice; here are a few, and the proof that a difference would be seen.
+`make test` and every sweep run some seeds twice; here are a few, and the proof that a difference would be noticed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_a_scenario_is_the_same_run_twice() -> None:
 
 
 def test_a_seed_is_the_same_run_in_two_interpreters_with_different_pasts(capsys: pytest.CaptureFixture[str]) -> None:
-    """Other hash seeds, other addresses, other work before."""
+    """The interpreters have different hash seeds and addresses, and have done different work before."""
     assert canary.main(["--seed", str(SEEDS[-1])]) == 0, capsys.readouterr().out
     assert capsys.readouterr().out == f"seed {SEEDS[-1]}: both runs are the same\n"
 
@@ -60,7 +60,7 @@ RUNS: list[int] = []
 
 
 def run_with_a_past() -> None:
-    """From the second run on, the node schedules one more callback: a dependence that the canary must find."""
+    """Run a node that schedules one more callback from the second run on: a dependence on the past that the canary must find."""
 
     async def work() -> None:
         await asyncio.sleep(1)
@@ -122,11 +122,11 @@ PURE = {
     "strandline.protocol.records.reader.PLAIN_FRAMES_1",
     "strandline.protocol.records.reader.PLAIN_FRAMES_2",
 }
-"""Tables that fill themselves with what follows from the key alone."""
+"""Tables that fill themselves with values that depend only on the key."""
 
 
 def state_of_production() -> dict[str, str]:
-    """What the modules of the production code hold: names, and what can be seen of their values."""
+    """The state of the production code's modules: their names, and the visible part of the values."""
     found = {}
     for name in sorted(name for name in sys.modules if name.startswith(PRODUCTION)):
         for each, value in list(vars(sys.modules[name]).items()):
@@ -136,7 +136,7 @@ def state_of_production() -> dict[str, str]:
 
 
 def looks(value: Any, depth: int) -> Iterator[str]:
-    """How it looks, as far as that does not differ between two equal values."""
+    """A view of the value, as far as it does not differ between two equal values."""
     if isinstance(value, str | bytes | int | float | None):
         yield repr(value)[:50]
     elif isinstance(value, dict):

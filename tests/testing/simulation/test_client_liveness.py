@@ -9,8 +9,8 @@ from strandline.testing.simulation.kernel.world import World
 
 
 def test_consumer_continues_at_the_new_leader_after_a_lost_response() -> None:
-    """The fetch at the old leader times out when the partition is long asked for at the new one. That changed nothing there,
-    and must not take the partition out of the hands of the fetch that is parked there."""
+    """The fetch at the old leader times out long after the consumer has sent one to the new leader. The new leader has no new
+    records, so that fetch is parked there; the time-out must not take the partition away from it."""
     world = World(1)
     cluster = SimCluster(world, controllers=1, brokers=3, settings={"broker.session.timeout.ms": 1000})
     read: list[bytes] = []
@@ -43,7 +43,7 @@ def test_consumer_continues_at_the_new_leader_after_a_lost_response() -> None:
         cluster.isolate(old, [client.machine.id])
         cluster.crash(old)
         await world.until(lambda: cluster.image().partition(key).leader != old)
-        await world.sleep(4)  # the fetch at the old leader is given up, and the new one has said that there is nothing
+        await world.sleep(4)  # the fetch at the old leader is given up, and the new one has answered without records
         await write(b"two")
         await world.until(lambda: len(read) == 2, 5, "the second record")
 

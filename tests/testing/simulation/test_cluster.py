@@ -63,7 +63,7 @@ async def with_topic(cluster: SimCluster, replication_factor: int) -> None:
 
 
 async def until_led(cluster: SimCluster) -> int:
-    """The leader of the topic's partition, once it knows."""
+    """Wait until the topic's partition has a leader that knows its role; returns the leader."""
 
     def leader() -> int:
         return int(cluster.image().partition((cluster.topic_id(TOPIC), 0)).leader)
@@ -94,7 +94,7 @@ def test_a_cluster_starts_and_keeps_what_is_written(world: World, controllers: i
 
 
 def test_nodes_and_clients_can_find_each_other_by_name(world: World) -> None:
-    """As containers do. A client that asks a silent resolver waits, and only that client."""
+    """They look names up, as containers do. A client that asks a silent resolver waits, and no other client does."""
     cluster = SimCluster(world, controllers=3, brokers=3, names=True)
     assert cluster.bootstrap_servers == "broker-1:9092,broker-2:9092,broker-3:9092"
     assert "101@controller-101:9093" in cluster.voters
@@ -126,7 +126,7 @@ def test_seeds_differ_and_repeat() -> None:
 
 @pytest.mark.parametrize("node", [1, 101])
 def test_sigterm_stops_a_node_in_order_without_leftovers(world: World, node: int) -> None:
-    """I23. A broker hands its leaders over, a controller its office; the next start finds a clean shutdown."""
+    """I23. A broker hands over its leaderships, a controller its office; the next start finds a clean shutdown."""
     cluster = SimCluster(world)
 
     async def story() -> None:
@@ -140,7 +140,7 @@ def test_sigterm_stops_a_node_in_order_without_leftovers(world: World, node: int
         assert cluster.failures == []
         assert [event.node for event in world.trace.events(kinds="node.stopped")] == [node]
         assert world.network.server_at(cluster.machines[node], 9092 if node == 1 else 9093) is None
-        await cluster.stop(node)  # is stopped already
+        await cluster.stop(node)  # it has stopped already
         await produce(cluster)
         cluster.start(node)
         await cluster.ready()
@@ -154,7 +154,7 @@ def test_a_second_sigterm_ends_a_node_at_once(world: World) -> None:
     async def story() -> None:
         await with_topic(cluster, 3)
         for other in cluster.controller_ids:
-            cluster.isolate(1, [other])  # so that it would take its time
+            cluster.isolate(1, [other])  # so that an orderly stop takes long
         cluster.terminate(1)
         await world.sleep(0.5)
         assert cluster.machines[1].is_up
@@ -167,7 +167,7 @@ def test_a_second_sigterm_ends_a_node_at_once(world: World) -> None:
 
 
 def test_sigterm_during_the_start_breaks_it_off(world: World) -> None:
-    """A broker that waits for its controllers, or recovers its logs."""
+    """The broker is waiting for its controllers, or recovering its logs."""
     cluster = SimCluster(world)
 
     async def story() -> None:
@@ -198,7 +198,7 @@ def test_paused_node_handles_sigterm_when_it_continues(world: World) -> None:
         await world.sleep(5)
         assert cluster.machines[1].is_up
         cluster.machines[1].resume()
-        await cluster.stop(1)  # SIGTERM was sent already: this is no second one
+        await cluster.stop(1)  # SIGTERM was sent before; this is not a second one
         assert [event.kind for event in world.trace.events(kinds=("node.crashed", "node.stopped"))] == ["node.stopped"]
 
     run(world, story)
@@ -254,7 +254,7 @@ def test_node_that_cannot_continue_ends_by_itself(world: World) -> None:
 
 @pytest.mark.parametrize("method", ["start", "stop"])
 def test_a_bug_in_a_start_or_a_stop_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """A real node would end with a traceback. Here no one would read it, so the run has to fail."""
+    """A real node would end with a traceback. Here it would stay unread, so the run must fail."""
 
     async def bug(server: BrokerServer) -> None:
         raise KeyError("a bug")

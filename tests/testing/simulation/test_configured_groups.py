@@ -27,7 +27,7 @@ RUNS_MAX = 10
 
 
 class Always(Random):
-    """Draws that every run has what is drawn with a share."""
+    """A generator with which a run has every feature that only a share of the runs has."""
 
     def random(self) -> float:
         return 0.0
@@ -63,7 +63,7 @@ def test_groups_go_on_while_their_configuration_changes(monkeypatch: pytest.Monk
 
 
 def test_i50_target_that_is_computed_too_soon_is_noticed() -> None:
-    """No story has a group whose target changes twice within its interval."""
+    """No story finds it, because none has a group whose target changes twice within its interval."""
     configured_ones = (seed for seed in SEEDS if CONFIGURES in draw_options(seed).group_work)
     for seed in islice(configured_ones, RUNS_MAX):
         report = run_seed(seed, mutation="M119")
@@ -90,7 +90,7 @@ def test_i50_change_that_is_acknowledged_and_not_committed_is_noticed(monkeypatc
     st.integers(9000, 60_000),
 )
 def test_judge_and_product_agree_about_what_is_in_effect(values: dict[str, int], smallest: int, largest: int) -> None:
-    """They compute it from the same records, each in its own way."""
+    """Both compute it from the same records, each in its own way."""
     config = GroupConfig(group_consumer_min_session_timeout_ms=smallest, group_consumer_max_session_timeout_ms=largest)
     records = [ConfigRecord(RESOURCE_GROUP, "g", key, str(max(1, value))) for key, value in values.items()]
     image = MetadataImage.empty()

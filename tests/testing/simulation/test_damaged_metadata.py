@@ -31,16 +31,15 @@ async def _create(cluster: SimCluster, topic: str) -> None:
 
 
 async def _until_down(cluster: SimCluster, node: int) -> None:
-    """Its process has ended, and the reason is a sentence about its damaged log."""
+    """Wait until the controller's process has ended because of its damaged log."""
     await cluster.world.until(lambda: not cluster.machines[node].is_up, 20, f"controller {node} does not start")
     assert isinstance(cluster.failures[-1][2], DamagedMetadataLog), cluster.failures
     assert cluster.failures[-1][1] == node
 
 
 async def _lost_commit(world: World, cluster: SimCluster) -> None:
-    """A topic is committed by two of three. One of them is killed, and a bit of what it has flushed flips meanwhile; it is
-    started again; the other one is killed. If the damaged voter has cut its log, it and the third elect a leader without the
-    topic."""
+    """Two of three controllers commit a topic. One of them is killed, a bit of its flushed log flips, and it is started again;
+    then the other one is killed. If the damaged voter has cut its log, it and the third elect a leader without the topic."""
     await cluster.start_all()
     first = _active(cluster)
     damaged, third = [n for n in cluster.controller_ids if n != first]
@@ -69,7 +68,8 @@ async def _lost_commit(world: World, cluster: SimCluster) -> None:
 
 
 async def _stale_start(world: World, cluster: SimCluster) -> None:
-    """A read brings old bytes as a controller starts. It takes that for damage and changes nothing: the next start is well."""
+    """A read returns old bytes while a controller starts. The controller takes that for damage and changes nothing, so the next
+    start succeeds."""
     await cluster.start_all()
     await _create(cluster, "payments")
     victim = next(n for n in cluster.controller_ids if n != _active(cluster))
@@ -80,7 +80,7 @@ async def _stale_start(world: World, cluster: SimCluster) -> None:
     cluster.crash(victim)
     disk = cluster.machines[victim].files
     before = disk.read(LOG)
-    # The first read only looks for the level of the metadata. It comes last, because a start rewrites the end of the log.
+    # The first read only looks for the level of the metadata. It is tried last, because a start rewrites the end of the log.
     for skip in (1, 2, 3, 4, 0):
         fault = disk.stale_reads(LOG)
         fault.skip = skip

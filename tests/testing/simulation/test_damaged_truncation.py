@@ -14,7 +14,7 @@ from strandline.testing.simulation.scenarios.stage import Stage
 LOG = "/data/orders-0/00000000000000000000.log"
 COUNT = 20
 BAD = 2
-"""The offset of the damaged batch: it has acknowledged records behind it."""
+"""Offset of the damaged batch, which has acknowledged records behind it."""
 
 
 async def _fork(stage: Stage) -> None:
@@ -37,7 +37,7 @@ async def _fork(stage: Stage) -> None:
 
 
 def _flip(stage: Stage) -> None:
-    """One bit in the highest byte of a length: the header is not plausible, whichever of the eight it is."""
+    """Flip one bit in the highest byte of a length: whichever of the eight it is, the header is not plausible."""
     disk = stage.cluster.machines[2].files
     size = len(disk.read(LOG)) // stage.end(2)
     assert disk.rot(LOG, offsets=range(BAD * size + 8, BAD * size + 9))

@@ -1,5 +1,5 @@
 """A connection can be dead without a notice to either end. A client that waits for a response on it must open another one, and
-not send again on it."""
+not send on it again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.testing.simulation.kernel.world import World
 
 
 def test_follower_replaces_a_dead_connection_after_one_timeout() -> None:
-    """It asked on the dead one again, and waited twice as long (seed 81826795)."""
+    """The follower used to send the next request on the dead connection, and waited twice as long (seed 81826795)."""
     world = World(1)
     cluster = SimCluster(world, controllers=1, brokers=2, settings={"replica.fetch.wait.max.ms": 500})
 

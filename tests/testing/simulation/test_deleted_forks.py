@@ -2,8 +2,8 @@
 
 Found by I4 (seed 17 of a torment with `log.retention.bytes`): the histories part below the leader's log start, so the leader
 answers with its log start, and the follower keeps what it has below. Its own log start moves there with the next response. But
-that is written down later, and the files go later still; what a crash brings back must not be a fork that a high watermark
-covers.
+the new log start is saved later, and the files are deleted later still; a fork that a crash brings back must not be covered by a
+high watermark.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ OLD, NEW = b"o" * 512, b"n" * 512
 
 
 def disk_of(seed: int = 0) -> SimFiles:
-    """With a directory `d` that stays."""
+    """A disk with a durable directory `d`."""
     disk = SimFiles(Random(seed))
     disk.make_dirs("d")
     disk.fsync_dir("")
@@ -35,7 +35,7 @@ def durable_file(disk: SimFiles, data: bytes, path: str = "d/a") -> None:
 
 
 def after_power_cut(prepare: Callable[[Mount], object], seeds: int = 80, first: bytes | None = None) -> set[bytes | None]:
-    """What `d/a` may hold (None: it is not there) after the power goes, over many disks."""
+    """The possible contents of `d/a` (None: it does not exist) after a power cut, over many disks."""
     seen: set[bytes | None] = set()
     for seed in range(seeds):
         disk = disk_of(seed)
@@ -77,7 +77,7 @@ def test_a_mount_behaves_as_any_other_files() -> None:
 
 
 def test_the_dead_write_nothing() -> None:
-    """Threads, finalizers, `finally` blocks: whatever of a dead process still runs must not reach the disk."""
+    """Threads, finalizers and `finally` blocks of a dead process may still run, but must not reach the disk."""
     disk = disk_of()
     mount = disk.mount()
     file = mount.open("d/a", create=True)
@@ -115,7 +115,7 @@ def test_the_dead_write_nothing() -> None:
 
 
 def test_two_processes_on_one_disk_see_one_disk() -> None:
-    """F24: and the lock keeps them apart."""
+    """F24: the lock keeps the processes apart."""
     disk = disk_of()
     one, other = disk.mount(), disk.mount()
     one.lock("d/.lock")
@@ -200,7 +200,7 @@ def names_after_power_cut(prepare: Callable[[Mount], object]) -> set[tuple[str, 
 
 
 def test_new_name_is_durable_only_with_its_directory() -> None:
-    """M19 rests on it."""
+    """The mutation M19 relies on that."""
 
     def create(files: Mount) -> None:
         file = files.open("d/c", create=True)
@@ -335,7 +335,7 @@ def test_steps_of_an_operation_can_be_counted() -> None:
 
 
 def test_a_death_waits_for_the_next_process() -> None:
-    """So that a start, too, can end in the middle."""
+    """So a process can also end in the middle of its start."""
     disk = disk_of()
     disk.crash_at(operation="mkdir", moment="after")
     with pytest.raises(ProcessDied):
@@ -443,7 +443,7 @@ def test_a_sector_that_cannot_be_read_spares_the_others() -> None:
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_failed_append_is_truncated_if_possible(torn: bool) -> None:
-    """The size that the owner knows covers nothing of it in either case."""
+    """In both cases, the size that the file's owner knows excludes the failed append."""
     disk = disk_of()
     file = disk.mount().open("d/a", create=True)
     file.append([b"whole"])
@@ -691,7 +691,7 @@ def test_healing_ends_all_that_was_armed() -> None:
 
 
 def turbulent_life(seed: int) -> str:
-    """Everything at once, over several power cuts; what was seen, as text."""
+    """All operations and faults at once, over several power cuts; returns the observations as text."""
     random = Random(seed)
     disk = SimFiles(Random(seed))
     seen: list[object] = []
@@ -761,7 +761,7 @@ def test_disk_faults_depend_on_the_seed_alone() -> None:
 
 
 def test_another_fault_does_not_change_what_a_power_cut_leaves() -> None:
-    """So that a failing run can be made smaller."""
+    """So a failing run can be made smaller."""
 
     def left(*, with_faults: bool) -> dict[str, bytes]:
         disk = disk_of(3)
@@ -782,7 +782,7 @@ def test_another_fault_does_not_change_what_a_power_cut_leaves() -> None:
 
 
 def test_disk_without_armed_faults_costs_the_same_as_memory_files() -> None:
-    """The simulator appends and syncs all the time. An fsync must not copy the file, either."""
+    """The simulator appends and syncs all the time. An fsync must not copy the file either."""
 
     def cost(files: Files) -> float:
         files.make_dirs("d")

@@ -1,7 +1,7 @@
 """A broker is killed, or loses its power, at each of its disk operations; its log must then be an earlier state.
 
 Whatever it was doing, the next start must not fail, must find all that was flushed, must find nothing that was not written there
-in this order by one history of the log, and must say nothing of damage where none was done.
+in this order by one history of the log, and must not report damage where there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.testing.simulation.kernel.disk import Mount, ProcessDied, SimFil
 
 
 def life_of_a_follower(files: Files, witness: Witness) -> None:
-    """It is cut back to the histories of new leaders, flushed and unflushed, in this segment and in older ones."""
+    """The log is truncated to the histories of new leaders: flushed and unflushed, in this segment and in older ones."""
     log_dir = open_dir(files)
     log = open_log(log_dir)
     witness.append(log, 1, 4)
@@ -73,7 +73,8 @@ def life_with_retention(files: Files, witness: Witness) -> None:
 
 
 def life_that_starts_over(files: Files, witness: Witness) -> None:
-    """The leader has deleted what would come next; later, a leader's whole log is older than ours."""
+    """The leader has deleted the records that the follower would fetch next; later, a leader's whole log is older than the
+    follower's."""
     log_dir = open_dir(files)
     log = open_log(log_dir)
     witness.append(log, 1, 7)
@@ -130,7 +131,7 @@ def test_log_after_a_death_at_every_operation_is_an_earlier_state(life: Life, se
 
 
 def test_a_forgotten_fsync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the test above is known to be able to fail."""
+    """This shows that the test above can fail."""
     monkeypatch.setattr(Mount, "sync_inode", without_fsync("*.log"))
     assert "what was flushed is gone" in found_by(lambda: let_it_die(life_of_a_follower))
 
@@ -166,7 +167,7 @@ def test_wherever_a_recovery_dies_the_next_one_succeeds(life: Life) -> None:
                 held = check_log(log, witness)
                 witness.resume(held)
                 witness.flushed = [data for data in held if base_of(data) < log.recovery_point]
-                if log.corrupt_at is None:  # it fetches what its leader has
+                if log.corrupt_at is None:  # it fetches the records of its leader
                     witness.append(log, max(0, log.latest_epoch) + random.randint(0, 1), 3)
             except ProcessDied:
                 pass
@@ -179,8 +180,8 @@ def test_wherever_a_recovery_dies_the_next_one_succeeds(life: Life) -> None:
 
 
 def test_recovery_point_is_not_above_a_truncation_after_a_death() -> None:
-    """The recovery point on the disk said that all was well up to 20; the log had just been cut back to 18, in a segment
-    that was closed. After a power cut the next one was there again, and nobody looked at what the first had lost."""
+    """The recovery point on the disk was 20 when the log was truncated to 18, in a closed segment. After a power cut the next
+    segment was there again, and recovery did not scan the first one for losses."""
     for seed in range(40):
         disk, witness = SimFiles(Random(seed)), Witness()
         log_dir = open_dir(disk.mount())
@@ -197,8 +198,8 @@ def test_recovery_point_is_not_above_a_truncation_after_a_death() -> None:
 
 
 def test_power_cut_never_mixes_truncated_and_new_records() -> None:
-    """18@e1 was cut, 18@e2 came in its place, and 20@e2 in a new segment. The disk kept 18@e1 and 20@e2: whole, in order,
-    and no leader's log. A follower like that never diverges from its leader as far as the epochs tell."""
+    """18@e1 was truncated, 18@e2 was appended in its place, and 20@e2 in a new segment. After a power cut the disk had 18@e1 and
+    20@e2: whole, in order, and in no leader's log. By the epochs alone, such a follower never diverges from its leader."""
     for seed in range(300):
         disk, witness = SimFiles(Random(seed)), Witness()
         log = open_log(open_dir(disk.mount()))
@@ -227,8 +228,8 @@ def test_recovery_truncates_durably() -> None:
 
 
 def test_records_below_a_lost_log_start_have_their_epochs() -> None:
-    """The log's start had been moved to 12, and the epochs below it were forgotten, durably; where the log starts was not.
-    Then 10@e1 was there again, of no epoch: a follower with another 10 would not have been told (I4, I11)."""
+    """The log start had been moved to 12. The removal of the epochs below it was durable, the new log start was not. After a
+    crash 10@e1 was there again, without an epoch: a follower with another 10 would not have noticed the divergence (I4, I11)."""
     disk, witness = SimFiles(Random(0)), Witness()
     log_dir = open_dir(disk.mount())
     log = open_log(log_dir)
@@ -262,15 +263,15 @@ def test_unreadable_log_is_not_recreated() -> None:
 
 @pytest.mark.parametrize("life", LIVES)
 def test_log_after_every_disk_error_is_an_earlier_state(life: Life) -> None:
-    """F19, F20, S45: each operation fails once, reads as well; then the process ends, and perhaps the power."""
+    """F19, F20, S45: each operation, reads included, fails once; then the process ends, perhaps by a power cut."""
     for death, disk, witness, raised in failures(life, Witness, range(2)):
         assert raised is not None or death.path == "/", death
         look_at_what_is_left(death, disk, witness)
 
 
 def test_failed_fsync_never_counts() -> None:
-    """S46: the directory is offline at once, nothing more is promised; after a restart, what was flushed before is there,
-    and what is there is the log's."""
+    """S46: the directory is offline at once, and promises nothing more; after a restart, all records that were flushed before are
+    there, and the log has no others than its own."""
     for seed in range(30):
         disk, witness = SimFiles(Random(seed)), Witness()
         log_dir = open_dir(disk.mount())
@@ -291,7 +292,7 @@ def test_failed_fsync_never_counts() -> None:
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_full_disk_at_any_byte_loses_no_record(torn: bool) -> None:
-    """S45, F19: the append that did not fit is not there, and all that were acknowledged are; now, and after a restart."""
+    """S45, F19: the append that did not fit is not in the log, and all acknowledged ones are, now and after a restart."""
     for room in range(0, 9000, 310):
         disk, witness = SimFiles(Random(room)), Witness()
         disk.leave_torn_writes = torn

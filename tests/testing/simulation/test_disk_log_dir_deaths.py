@@ -1,6 +1,6 @@
-"""A broker dies in each of its steps with its data directory: formatting it, making, deleting and making again topics of
-one name, stopping in order. The next start takes the directory, as the one it was, and never shows the records of one
-topic under the id of another (I22, S35, F16, F18)."""
+"""A broker dies in each of its steps with its data directory: formatting it, creating, deleting and recreating topics of one
+name, stopping in order. The next start takes the directory, as the one it was, and never shows the records of one topic under the
+id of another (I22, S35, F16, F18)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class DirWitness:
         self.directory_id: bytes | None = None
         """The id of the directory, once another node has received it."""
         self.topics: dict[bytes, Witness] = {}
-        """By topic id, all that were ever made."""
+        """All topics that were ever created, by topic id."""
         self.current: bytes | None = None
-        """The topic that must be there if anything of it was flushed."""
+        """The topic that must be there if any record of it was flushed."""
 
     def open(self, files: Files) -> LogDir:
         log_dir = open_dir(files)
@@ -40,7 +40,7 @@ class DirWitness:
         return witness
 
     def delete(self, log_dir: LogDir) -> str:
-        """Renamed; removing it is for a thread, later."""
+        """Rename the log's directory; a thread would remove it later."""
         topic_id, self.current = self.current, None
         assert topic_id is not None
         path = log_dir.delete_log("orders", 0, topic_id)
@@ -49,7 +49,7 @@ class DirWitness:
 
 
 def life_of_a_name(files: Files, witness: DirWitness) -> None:
-    """Three topics, one after the other, have it."""
+    """The life of a name: three topics, one after the other, have it."""
     log_dir = witness.open(files)
     topic = witness.make(log_dir, X, 7)
     log = open_log(log_dir, X)
@@ -77,7 +77,7 @@ def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: DirWitness
         check_topics(log_dir, witness)
         use_the_name_again(log_dir)
         for log in log_dir.logs.values():
-            log.possible_data_loss = False  # its leader has told it
+            log.possible_data_loss = False  # as its leader has reported
         log_dir.close(broker_epoch=3)
         again = open_dir(disk.mount())
         assert again.was_clean
@@ -136,7 +136,7 @@ def test_log_dir_recovers_from_every_disk_error() -> None:
 
 @pytest.mark.parametrize("forgotten", ["*/meta.properties", "*/partition.metadata", "*.log"])
 def test_a_forgotten_fsync_is_found(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the test above is known to be able to fail."""
+    """This shows that the test above can fail."""
     monkeypatch.setattr(Mount, "sync_inode", without_fsync(forgotten))
     assert found_by(lambda: let_it_die(life_of_a_name))
 

@@ -40,14 +40,14 @@ def base_of(data: bytes) -> int:
 class Witness:
     def __init__(self) -> None:
         self.elections = [ElectionState()]
-        """What `quorum-state` was to say, in order; all but the last are written."""
+        """The last election that was written to `quorum-state`, and the one that is being written, if any."""
         self.histories: list[list[bytes]] = [[]]
-        """What the log held; a new one begins with each truncation. The batches before a snapshot stay in it."""
+        """The batches of the log; a truncation begins a new history. The batches before a snapshot stay in it."""
         self.flushed_end = 0
         self.snapshots = {0: b""}
-        """End offset -> the state in it, of all that were ever begun."""
+        """The state in every snapshot that was ever begun, by its end offset."""
         self.newest_snapshot = 0
-        """End offset of the newest one that was finished."""
+        """End offset of the newest snapshot that was finished."""
 
     @property
     def now(self) -> list[bytes]:
@@ -83,13 +83,13 @@ class Witness:
         return SnapshotId(end_offset, epoch)
 
     def take_snapshot(self, log: MetadataLog, end_offset: int, epoch: int) -> None:
-        """Of the log's own records, after which the log lets go of old ones."""
+        """Take a snapshot of the log's own records, after which the log deletes old ones."""
         log.update_high_watermark(end_offset)
         self.snapshot(log, end_offset, epoch)
         log.clean(0)
 
     def install(self, log: MetadataLog, end_offset: int, epoch: int) -> None:
-        """One that the leader sent, since the log has fallen behind its start."""
+        """Install a snapshot that the leader sent, because the log ends before the leader's log start."""
         snapshot_id = self.snapshot(log, end_offset, epoch)
         self.histories.append([])
         self.flushed_end = end_offset
@@ -97,7 +97,7 @@ class Witness:
 
 
 def open_quorum(files: Files) -> tuple[MetadataLog, QuorumStateStore, ElectionState]:
-    """As `Quorum.start` does."""
+    """Open the quorum's files, as `Quorum.start` does."""
     store = QuorumStateStore(files, f"/data/{DIRECTORY}", cluster_id="c", voter_ids=VOTERS)
     state = store.read()
     committed = state.applied_offset if state else 0
@@ -148,7 +148,7 @@ def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: Witness) -
         check_election(election, witness)
         check_records(log, witness)
         check_snapshots(log, witness)
-        # It goes on, and starts once more.
+        # The voter continues, and starts once more.
         end = log.end_offset
         log.append_as_follower(memoryview(batch(end, 9)), 9)
         log.flush()
@@ -162,7 +162,8 @@ def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: Witness) -
 
 
 def check_election(election: ElectionState, witness: Witness) -> None:
-    """The last election that was written, or the one that was being written. A voter without any state is a learner."""
+    """Check that it is the last election that was written, or the one that was being written. A voter without any state is
+    recovering."""
     assert election in witness.elections or (election == ElectionState(recovering=True) and ElectionState() in witness.elections)
 
 
@@ -219,8 +220,8 @@ def test_controller_keeps_its_promises_after_a_death_at_every_operation(life: Li
 
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
 def test_start_assumes_only_durable_data(life: Life) -> None:
-    """A process that died, killed or without power, leaves things in the cache that no fsync has covered. The next one
-    votes and fetches with what it finds; so it has to survive the next power cut. Starts die, too."""
+    """A process that died, killed or by a power cut, leaves data in the cache that no fsync has covered. The next process votes
+    and fetches with the data that it finds, so that must survive the next power cut. Starts die, too."""
     total = len(steps(life, Witness, data_directory))
     for seed in range(150):
         random = Random(seed)
@@ -250,7 +251,7 @@ def test_start_assumes_only_durable_data(life: Life) -> None:
 
 @pytest.mark.parametrize("forgotten", ["*.log", "*/quorum-state", "*.checkpoint.part"])
 def test_a_forgotten_fsync_is_found(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the test above is known to be able to fail."""
+    """This shows that the test above can fail."""
     monkeypatch.setattr(Mount, "sync_inode", without_fsync(forgotten))
     assert found_by(lambda: let_it_die(life_with_snapshots))
 
@@ -269,15 +270,15 @@ def test_a_vote_that_is_written_in_place_is_found(monkeypatch: pytest.MonkeyPatc
 @several_errors
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
 def test_controller_keeps_its_promises_after_every_disk_error(life: Life, seeds: Seeds) -> None:
-    """F19, F20: each operation once, reads as well; then the process ends, and perhaps the power."""
+    """F19, F20: each operation, reads included, fails once; then the process ends, perhaps by a power cut."""
     for death, disk, witness, raised in failures(life, Witness, seeds, data_directory):
         assert isinstance(raised, DiskError), death
         look_at_what_is_left(death, disk, witness)
 
 
 def test_restart_does_not_rely_on_pages_of_a_failed_fsync() -> None:
-    """S46: the fsync fails, the node stops, and its supervisor starts it again: all records are there, in the page cache,
-    and another fsync succeeds without writing them. Whoever votes with them then may have promised what is lost."""
+    """S46: the fsync fails, the node stops, and its supervisor starts it again: all records are there, in the page cache, and
+    another fsync succeeds without writing them. A voter that relies on them then may have promised records that are lost."""
     disk, witness = SimFiles(Random(0)), Witness()
     data_directory(disk)
     log, store, _ = open_quorum(disk.mount())

@@ -24,11 +24,11 @@ class MoveWitness:
     def __init__(self) -> None:
         self.acked: list[bytes] = []
         self.flushed: list[bytes] = []
-        """Of `acked`, what was on the disk before the move began."""
+        """The part of `acked` that was on the disk before the move began."""
 
 
 def world_on(files: Files) -> tuple[ReplicaWorld, Node]:
-    """Broker 1 has two disks, and leads its only partition. At level 0 no controller has to accept a move."""
+    """A world in which broker 1 has two disks, and leads its only partition. At level 0 no controller has to accept a move."""
     world = ReplicaWorld(0, paths=("/d1", "/d2"), config=ReplicaConfig())
     node = world.add_node(1, files)  # type: ignore[arg-type]
     for log_dir in node.log_dirs.dirs:

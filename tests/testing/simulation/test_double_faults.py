@@ -22,7 +22,7 @@ def test_reports_name_every_lost_record(reports: list[Report]) -> None:
 
 
 def test_records_are_lost_and_elections_are_unclean(reports: list[Report]) -> None:
-    """Otherwise the test above would say nothing."""
+    """Otherwise the test above would prove nothing."""
     assert sum(report.verdict == LOSS for report in reports) >= 2
     assert sum(report.marks["election.unclean"] for report in reports) >= 5
 
@@ -36,7 +36,7 @@ def test_reports_name_every_lost_record_of_many_runs(seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_report_that_is_too_small_is_noticed() -> None:
-    """A story (S02) notices it, too. Only a story (S77) has met what the other mutation of a report, M34, needs."""
+    """A story (S02) notices it, too. The other mutation of a report, M34, needs a situation that only a story (S77) has."""
     found = (run_seed(seed, options=double_faults(seed), mutation="M35") for seed in range(60))
     violation = next(violation for report in found for violation in report.violations)
     assert violation["invariant"] == "I31"

@@ -1,7 +1,7 @@
 """Seeds that once found a bug (docs/bugs.md): they stay in the tests, and must pass.
 
-What a seed draws changes with the simulator, so the test that holds a bug down is the directed one that the list names. These
-runs cost little, and a seed that was unlucky once has company in its neighbourhood.
+What a seed draws changes with the simulator, so the test that guards against a bug is the directed one that the list names. These
+runs cost little, and may find other bugs near a seed that found one.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ async def lie(cluster: SimCluster, seed: int, lies: int = LIES) -> Findings:
 
 
 async def produce(cluster: SimCluster, count: int) -> list[int]:
-    """The offsets of so many acknowledged records."""
+    """Produce `count` records; returns their offsets."""
     client = cluster.client()
 
     async def work() -> list[int]:
@@ -62,7 +62,7 @@ async def create_topic(cluster: SimCluster) -> None:
 
 
 def what_it_holds(cluster: SimCluster) -> Any:
-    """Metadata, logs, and the leader and epoch of the quorum."""
+    """The state of the cluster: metadata, the ends of the logs, and the controllers' epochs."""
     image = cluster.image()
     logs = {(n, p.key): p.log.log_end_offset for n, b in cluster.brokers.items() for p in b.replicas.partitions.values()}
     epochs = {n: controller.quorum.epoch for n, controller in cluster.controllers.items()}
@@ -114,7 +114,7 @@ def test_the_same_seed_tells_the_same_lies() -> None:
 
 
 def test_accepted_lie_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The instrument itself: a leader that does not look at records is found."""
+    """The check itself: a leader that does not look at records is found."""
     monkeypatch.setattr("strandline.storage.log.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
     monkeypatch.setattr("strandline.storage.log.record_rules.is_out_of_range", lambda *_: False)
     with closing(World(1)) as world:

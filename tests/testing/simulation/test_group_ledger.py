@@ -1,4 +1,4 @@
-"""I36, I38 and I39, by what members are told and given."""
+"""I36, I38 and I39, checked by the responses and records that members receive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACE = (ORDERS, 0)
 
 
 class Coordinators:
-    """What the ledger asks of the invariants."""
+    """The part of the invariants that the ledger calls."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -46,7 +46,7 @@ class Coordinators:
 
 
 class ConsumerAtWork:
-    """What the ledger asks of a consumer."""
+    """The part of a consumer that the ledger calls."""
 
     heard_ms_ago: float | None = 100.0
 

@@ -1,4 +1,4 @@
-"""Groups in random runs: they read everything, and the judges notice a program, or a guard of the product, that is wrong."""
+"""Groups in random runs: they read everything, and the judges notice a wrong program, or a missing guard of the product."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Led:
-    """As much of a partition as `check_leader_epoch` looks at."""
+    """The part of a partition that `check_leader_epoch` reads."""
 
     leader_epoch = 5
 
@@ -37,7 +37,7 @@ def refuses(epoch: int) -> bool:
 
 @pytest.mark.parametrize("number", sorted(GUARDS, key=lambda number: int(number[1:])))
 def test_a_guard_of_the_catalogue_is_in_the_source(number: str) -> None:
-    """If this fails the guard moved, changed or went: bring its entry in the catalogue up to date, or delete it."""
+    """If this fails, the guard was moved, changed or removed: update its entry in the catalogue, or delete it."""
     guard = GUARDS[number]
     check(guard)
     assert occurrences(guard) == 1, "an expression that stands there twice does not say which is meant"
@@ -51,7 +51,7 @@ def test_numbers_and_meanings_of_the_catalogue_are_unique() -> None:
 
 
 def test_guard_is_removed_and_restored() -> None:
-    """Also for other holders of the function: its code object is replaced, not the function."""
+    """This holds also for other references to the function: its code object is replaced, not the function."""
     held = Partition.check_leader_epoch
     assert refuses(3)
     with without(GUARDS["G05"]):
@@ -119,7 +119,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_findings_name_existing_tests() -> None:
-    """A test that is renamed or removed must be renamed in docs/guards.json, or the guard hunted again."""
+    """If a test is renamed or removed, it must be renamed in docs/guards.json, or the guard hunted again."""
     by = {find["by"] for finds in found().values() for find in finds.values() if "::" in find.get("by", "")}
     named = {name: name.partition("[")[0].split("::") for name in by}
     gone = [name for name, (file, test, *_) in named.items() if not is_in(ROOT / file, test)]

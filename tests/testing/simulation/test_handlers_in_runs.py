@@ -55,7 +55,7 @@ def test_handlers_that_fail_handle_everything(monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_a_seed_without_handlers_is_what_it_was() -> None:
-    """They are drawn apart, and only for members that exist."""
+    """Handlers are drawn separately, and only for members that exist."""
     with_some = [options for options in map(draw_options, range(300)) if any(member.run for member in options.members)]
     assert 5 <= len(with_some) <= 40
     for options in with_some:
@@ -66,7 +66,7 @@ def test_a_seed_without_handlers_is_what_it_was() -> None:
 
 
 def test_i39_a_failed_record_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is neither handled nor dead-lettered."""
+    """The record is neither handled nor dead-lettered."""
     frequent_failures(monkeypatch)
     fate = RunSettings.fate
 
@@ -83,13 +83,13 @@ def test_i39_a_failed_record_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.slow
 def test_i39_a_record_is_dead_lettered_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     frequent_failures(monkeypatch)
-    monkeypatch.setattr(handling, "failures_of", lambda group, origin: 1 << 30)  # the work of the handler
+    monkeypatch.setattr(handling, "failures_of", lambda group, origin: 1 << 30)  # every attempt of the handler fails
     report = run_seed(1, options=handled(1))
     assert "although no handler fails for it" in texts(report)
 
 
 def test_i36_the_next_record_does_not_wait_for_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record that has failed is put behind those of its lane that wait."""
+    """The failed record is put behind those of its lane that wait."""
     frequent_failures(monkeypatch)
 
     def put_back(schedule: Schedule, call: Call) -> None:

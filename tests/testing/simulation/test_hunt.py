@@ -122,10 +122,10 @@ STORIES = {
     "M117": ("S137", "I50"),
     "M118": ("S135", "I50"),
 }
-"""The story that finds a mutation as it is written, and what notices: an invariant, or the story itself. A run takes a tenth of a
-second, so this is the cheapest proof that the simulation would find the bug."""
+"""The story that finds a mutation as it is written, and what notices it: an invariant, or the story itself. A run takes a tenth
+of a second, so this is the cheapest proof that the simulation would find the bug."""
 FAULTS = ("M21", "M23")
-"""Only faults that have to meet find these: `test_returning.py`."""
+"""Only faults that coincide find these: `test_returning.py`."""
 MOVES = ("M41",)
 """Only random runs in which replicas move find these: `test_moving_replicas.py`."""
 SHIPS = ("M93",)
@@ -134,7 +134,7 @@ CONFIGURED = ("M119",)
 """Only random runs in which the configuration of groups changes find it: `test_configured_groups.py`."""
 
 AT_ONCE = ("M07", "M11")
-"""One of the first ten random seeds finds these."""
+"""One of the first ten random seeds finds each of these."""
 MORE_SEEDS = ("M06", "M08", "M12", "M14", "M15", "M16", "M17", "M19", "M21", "M23", "M29", "M30")
 """Random seeds find these, too, within 80 runs; `make mutate` looks for all."""
 LATE = ("M22",)
@@ -189,7 +189,7 @@ def test_a_late_seed_finds_the_removed_guard(number: str) -> None:
 
 
 class Canned:
-    """Stands for the workers: a run fails if its seed is among these. Runs that start together end in reverse order."""
+    """A replacement for the workers: a run fails if its seed is among these. Runs that start together end in reverse order."""
 
     def __init__(self, failing: Iterable[int], failing_anyway: Iterable[int] = (), together: int = 4) -> None:
         self.failing, self.failing_anyway, self.together = set(failing), set(failing_anyway), together

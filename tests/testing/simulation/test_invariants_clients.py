@@ -88,7 +88,7 @@ def test_i9_another_record_where_one_was_read(at: Bench):
 
 
 def test_i9_reached_position_is_out_of_range(at: Bench):
-    """S13: the new leader's high watermark is old, and it takes the consumer for one from the future."""
+    """S13: the new leader's high watermark is old, so it takes the consumer's position for one beyond its log."""
     at.replicated("a", "b")
     reads.on_records(at.replica(1), 2, stored(at, 1))
     with breaks("I9", "offset 2 as out of range, but consumers have read up to 2"):
@@ -132,7 +132,7 @@ def test_i16_sequences_out_of_order(at: Bench, epoch: int, sequence: int):
 
 
 def test_the_first_batch_may_have_any_number(at: Bench):
-    """Those before it were given up, or deleted, before any leader that is left heard of them."""
+    """The earlier batches were given up, or deleted, before any remaining leader received them."""
     at.replicated("a", producer_id=7, producer_epoch=0, base_sequence=5)
     at.log(1).increment_log_start_offset(1)
     at.log(1).producers.clear()
@@ -177,7 +177,7 @@ def test_attempts_continue_the_sequence_and_work_epochs_restart_it(at: Bench):
 
 @pytest.mark.parametrize("kept", [0, 1, 4])
 def test_i16_a_broker_that_forgets_batches(at: Bench, kept: int):
-    """Of five in flight any may be sent again."""
+    """Any of the five batches in flight may be sent again."""
     for sequence in range(5):
         at.replicated("x", producer_id=7, producer_epoch=0, base_sequence=sequence)
     producers.check_states(at.replica(2))
@@ -239,7 +239,7 @@ def test_i17_an_operation_that_is_completed_and_kept(at: Bench):
 
 
 def broker(node: int = 1, **replicas: Any) -> tuple[Ghosts, Any]:
-    """A broker that runs, as far as these checks look at it."""
+    """A running broker, as far as these checks look at it."""
     ghosts = Ghosts()
     parked = Purgatory(lambda: 0.0, lambda delay, callback: Timer())
     manager = SimpleNamespace(**{"purgatory": parked, "partitions": {}, "sessions": (), **replicas})
@@ -445,7 +445,7 @@ def test_early_answers_with_news_are_no_circle():
 
 
 def test_early_answers_with_a_pause_between_them_are_no_circle():
-    """A client that repeats an error, for instance."""
+    """For example, a client repeats a request that fails."""
     circle = Circle()
     for _ in range(300):
         circle.answer()

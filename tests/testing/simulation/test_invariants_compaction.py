@@ -40,10 +40,10 @@ def put(at: Bench, rows: str, brokers: tuple[int, ...] = BROKERS) -> None:
 
 
 def clean_twice(at: Bench, node: int) -> None:
-    """The second cleaning is so late that it removes the tombstones."""
+    """Clean the log twice, the second time so late that it removes the tombstones."""
     clean(at.log(node))
     clean(at.log(node), now_ms=LATER_MS)
-    at.log(node).tail.clear()  # else followers copy from memory what was appended last
+    at.log(node).tail.clear()  # otherwise followers copy the last appends from memory
 
 
 def judge(at: Bench) -> None:
@@ -108,7 +108,7 @@ def test_truncation_forgets_what_was_removed_above_it(at: Bench):
     put(at, "a1 a2 b1 x1")
     clean(at.log(3))
     assert list(at.replica(3).absent) == [0]
-    at.replica(3).is_unclean = True  # it repairs itself
+    at.replica(3).is_unclean = True  # the replica repairs itself
     at.log(3).truncate_fully_and_start_at(0)
     at.copy(1, 3)
     at.raise_hw(3, 4)
@@ -198,7 +198,7 @@ def test_i26_consumer_gets_another_record(at: Bench):
 
 
 def test_i27_follower_keeps_a_value_whose_tombstone_is_gone(at: Bench):
-    """The key that comes back: broker 3 has the value, was away, and copies on behind the tombstone."""
+    """A deleted key returns: broker 3 has the value, was away, and copies on behind the tombstone."""
     put(at, "a1 b1")
     put(at, "a- x1 x2", brokers=(1, 2))
     clean_twice(at, 1)

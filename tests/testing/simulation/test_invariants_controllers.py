@@ -62,7 +62,7 @@ def test_i2_an_isr_of_strangers(at: Bench):
 
 
 def test_i2_a_fenced_broker_in_the_isr(at: Bench):
-    """KIP-841: the broker was fenced, and the partitions with it in their ISR were not changed."""
+    """KIP-841: the broker was fenced, and the partitions that had it in their ISR were not changed."""
     with at.flags("I2", "broker 3 is in the ISR [1, 2, 3] (leader 1), but it is fenced"):
         at.commit(BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
 
@@ -72,7 +72,7 @@ def test_fencing_and_its_isr_changes_are_one_batch(at: Bench):
 
 
 def test_the_last_member_stays_written_down_when_it_dies(at: Bench):
-    """It alone has every record, and no other broker may be elected."""
+    """This member alone has every record, and no other broker may be elected."""
     at.change(isr=(3,), leader=3)
     at.commit(PartitionChangeRecord(TOPIC_ID, 0, leader=-1), BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
     at.commit(at.registration_of(3, epoch=at.offset, number=2))
@@ -93,7 +93,7 @@ def test_i3_a_leader_from_outside_of_the_isr(at: Bench):
 
 
 def elect_uncleanly(at: Bench, lost: tuple[int, int] = (0, -1)) -> None:
-    """Broker 3 is elected in epoch 1, from outside of the ISR, with a report."""
+    """Elect broker 3 in epoch 1, from outside of the ISR, with a report."""
     change = PartitionChangeRecord(TOPIC_ID, 0, isr=(3,), leader=3, leader_recovery_state=RECOVERING)
     at.commit(change, UncleanElectionRecord(TOPIC_ID, 0, 3, 1, (), 1, 0, 0, *lost, "aggressive", 0))
 
@@ -381,7 +381,7 @@ def test_i18_a_commit_by_counting_copies_of_an_older_epochs_records(voters: Quor
 
 
 def test_i18_a_new_leader_commits_what_it_found_before_a_record_of_its_own(voters: Quorum):
-    """Also where it happens to be committed already."""
+    """This is a violation even if the record happens to be committed already."""
     committed(voters)
     voters.elect(102, 2)
     with breaks("I18", "leads in epoch 2 and commits up to 2, but the last record there is of epoch 1"):

@@ -1,4 +1,4 @@
-"""I36, I37, I38 and I40: what coordinators write, accept, answer and remember.
+"""I36, I37, I38 and I40: the records and responses of coordinators, the commits that they accept, and their memory.
 
 The bench's partition is `__consumer_offsets-0` here. A test writes the records of a coordinator itself, so that it can write
 wrong ones.
@@ -83,13 +83,13 @@ def breaks(invariant: str, text: str) -> Any:
 
 
 def write(at: Bench, *records: GroupRecord, node: int = 1) -> None:
-    """As the coordinator, in one batch that nobody has copied yet."""
+    """Write records as the coordinator, in one batch that no replica has copied yet."""
     rows = [(*encode_record(record), [], NOW_MS) for record in records]
     at.write(node, bytearray(encode_batch(rows)))
 
 
 def commit_log(at: Bench) -> None:
-    """All replicas have the log, and know that it is committed."""
+    """Let all replicas copy the log, and know that it is committed."""
     at.copy(1, 2, 3)
     for node in BROKERS:
         at.raise_hw(node, at.log(1).log_end_offset)
@@ -185,7 +185,7 @@ def test_i36_generation_with_a_partition_twice(at: Bench):
 
 
 def test_next_leader_judges_by_the_log_that_it_has(at: Bench):
-    """What the former leader has appended, and nobody has copied, is gone."""
+    """Records that the former leader appended and no replica copied are gone."""
     written(at, epoch_of("g", 1), member("a", 1, (0,)))
     write(at, member("a", 1, ()))
     at.change(leader=2, isr=(2, 3))
@@ -194,7 +194,7 @@ def test_next_leader_judges_by_the_log_that_it_has(at: Bench):
         write(at, member("b", 1, (0,)), node=2)
 
 
-# -- what it tells a member -------------------------------------------------------------------------------------------
+# -- what it answers to a member ---------------------------------------------------------------------------------------
 
 
 def beat(at: Bench, epoch: int, assigned: tuple[int, ...] | None, *, member_id: str = "a") -> None:
@@ -295,7 +295,7 @@ def test_i37_commit_falls_back(at: Bench):
     with breaks("I37", "7 is stored already, and 6 is less"):
         decide(at, "a", 1, {0: 6})
     written(at, offset_of(0, 7, topic_id=bytes(15) + b"\x09"))
-    decide(at, "a", 1, {0: 6})  # of another topic of the same name
+    decide(at, "a", 1, {0: 6})  # an offset of another topic with the same name
 
 
 def acknowledge(at: Bench, offset: int, error_code: int = 0) -> None:
@@ -353,7 +353,7 @@ def test_i38_new_leader_answers_before_it_knows_what_is_committed(at: Bench):
 
 
 def remembering(at: Bench, *records: GroupRecord) -> None:
-    """The coordinator on broker 1 has applied these records."""
+    """Let the coordinator on broker 1 apply these records."""
     shard = GroupShard(GroupConfig(), Random(0), MetadataImage.EMPTY)
     for offset, record in enumerate(records):
         shard.replay(record, offset)

@@ -1,4 +1,4 @@
-"""I1, I4, I5, I6, I11, I22: each bad history is found, and a merely unlucky one is not reported."""
+"""I1, I4, I5, I6, I11, I22: each wrong history is found, and one that is only unlucky is not reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at() -> Iterator[Bench]:
 
 
 def fail_over(at: Bench, *, leader: int, isr: tuple[int, ...]) -> None:
-    """The controllers elect another leader, and that leader learns it."""
+    """The controllers elect another leader, and that leader takes its role."""
     at.change(isr=isr, leader=leader)
     at.take_role(leader)
 
@@ -65,7 +65,7 @@ def test_i4_other_bytes_at_the_same_offset_and_epoch(at: Bench):
 
 
 def test_i4_the_same_record_behind_another_one(at: Bench):
-    """The offsets fit, the epochs do not decrease, the checksum is right: only the history is not the leader's."""
+    """The offsets fit, the epochs do not decrease, the checksum is right: only the history differs from the leader's."""
     at.append(1, "a")
     at.append(1, "only on broker 1")
     at.copy(1, 2)
@@ -120,7 +120,7 @@ def test_unread_rotten_bytes_are_no_violation(at: Bench):
 
 
 def test_moving_the_log_start_drops_a_fork_that_the_leader_deleted(at: Bench):
-    """The leader's log starts behind the place where the histories part, so it cannot say where that is."""
+    """The leader's log starts behind the offset at which the histories diverge, so the leader cannot name that offset."""
     at.replicated("a")
     at.append(1, "fork")
     fail_over(at, leader=2, isr=(2, 3))

@@ -1,4 +1,4 @@
-"""A log is a path in the tree of all batches: the questions that a path answers."""
+"""A log is a path in the tree of all batches; these are the questions that a path answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strandline.testing.simulation.invariants.paths import NOTHING, Batch, Path,
 
 
 def path(*runs: tuple[int, int], start: int = 0) -> Path:
-    """From (epoch, end of its records)."""
+    """A path from runs of (epoch, end of its records)."""
     made = Path(start)
     for epoch, end in runs:
         made.extend(epoch, end)
@@ -69,7 +69,7 @@ def test_truncated_path_has_no_empty_epoch():
 
 
 def test_paths_agree_up_to_their_last_common_batch():
-    """Against the plain definition: compare record by record."""
+    """They are compared with the plain definition: record by record."""
     random = Random(7)
     for _ in range(300):
         logs = [_random_log(random)]

@@ -1,4 +1,4 @@
-"""I34 and I35: how a reassignment ends, and whom its throttle slows down."""
+"""I34 and I35: how a reassignment ends, and which replicas its throttle slows down."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_i35_a_member_of_the_isr_is_throttled(at: Bench) -> None:
 
 
 def test_a_mutated_assignment_keeps_its_throttle() -> None:
-    """The mutation does what it says."""
+    """This tests that the mutation has its effect."""
     moved = Assignment((2, 3, 1), (3,), (1,), (1, 2), 1000)
     assert moved.without_removed() == Assignment((2, 3))
     with applied("M40"):

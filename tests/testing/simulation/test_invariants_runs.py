@@ -1,7 +1,7 @@
 """Whole clusters run under the invariants: correct clusters pass, and clusters without a guard are caught.
 
-The bench shows each check a history that breaks it. Here the histories are made by the production code, so what is tested is
-also that the probes sit where things happen, and that whatever a fault may do to a sound cluster is not mistaken for a bug.
+The bench shows each check a history that breaks it. Here the production code creates the histories. So these tests also show that
+the probes are in the right places, and that no effect of a fault on a sound cluster is mistaken for a bug.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Watched:
 
 
 async def crashes_and_power_cuts(at: Watched) -> None:
-    """Each broker loses its power once, another is killed, the leader is paused, a controller dies."""
+    """Each broker loses its power once, another one is killed, the leader is paused, and a controller dies."""
     cluster = at.cluster
     load = asyncio.ensure_future(at.produce(200))
     reading = asyncio.ensure_future(at.consume(20.0))
@@ -142,7 +142,7 @@ def test_a_sound_cluster_under_faults_is_not_blamed(seed: int):
 
 
 async def test_real_sockets_are_watched_as_well():
-    """Without a simulated world whose loops tell a process: a broker that is killed and comes back."""
+    """No simulated loop identifies a process here: a broker is killed and started again."""
     invariants = Invariants(EmittedOnly())
     with Probes(invariants):
         async with WireCluster(brokers=3, replica_lag_time_max_ms=1000) as cluster:
@@ -162,7 +162,7 @@ async def test_real_sockets_are_watched_as_well():
     assert invariants.ghosts.named("orders-0").acked_end == 40
 
 
-# -- clusters with a guard less -------------------------------------------------------------------------------------------
+# -- clusters with one guard removed ----------------------------------------------------------------------------------------
 
 
 async def nothing(at: Watched) -> None:
@@ -170,7 +170,7 @@ async def nothing(at: Watched) -> None:
 
 
 async def followers_stand_still(at: Watched) -> None:
-    """Records that the leader appends in the meantime are not committed."""
+    """The followers are paused, so the records that the leader appends are not committed."""
     for node in at.others():
         at.cluster.machines[node].pause()
     load = asyncio.ensure_future(at.produce(5, acks=1))
@@ -264,7 +264,7 @@ def test_violation_ends_the_run_even_if_production_code_catches_it(monkeypatch: 
 
 
 def test_the_same_seed_gives_the_same_run_with_the_probes_in_it():
-    """They draw no chance, and nothing that differs between two runs reaches the trace by them."""
+    """The probes draw no random numbers, and put nothing into the trace that differs between two runs."""
     hashes = []
     for _ in range(2):
         at = Watched(3)

@@ -20,7 +20,7 @@ def at() -> Iterator[Bench]:
 
 
 def hear(at: Bench, node: int) -> None:
-    """The leader learns of the newest registration."""
+    """The leader applies the newest registration."""
     at.take_role(node)
 
 
@@ -43,7 +43,7 @@ def test_i10_a_high_watermark_beyond_a_member_of_the_isr(at: Bench):
 
 
 def test_i10_the_isr_is_the_controllers_not_the_leaders(at: Bench):
-    """KIP-497: the expansion is committed, and the leader, which does not know it yet, counts on the old ISR."""
+    """KIP-497: the expansion is committed, and the leader, which has not applied it yet, counts on the old ISR."""
     at.change(isr=(1, 2))
     hear(at, 1)
     at.replicated("a")
@@ -113,7 +113,7 @@ def test_i10_checkpoint_is_above_the_true_high_watermark(at: Bench):
         watermark.check_recovered(at.replica(1), 1)
 
 
-# -- I10: what clients are told -----------------------------------------------------------------------------------------
+# -- I10: the offsets that clients get -----------------------------------------------------------------------------------
 
 
 def elect(at: Bench, node: int) -> None:
@@ -237,7 +237,7 @@ def test_a_deposed_leader_is_not_the_truth_where_a_loss_is_permitted(at: Bench):
 
 
 def test_deposed_leader_without_successor_may_commit_despite_a_permitted_loss(at: Bench):
-    """The last member of the ISR is fenced, and has not heard of it (seed 20027)."""
+    """The last member of the ISR is fenced, and does not know it yet (seed 20027)."""
     at.ghosts.permit_loss("the last member of the ISR lost its power")
     at.change(isr=(1,))
     hear(at, 1)
@@ -250,7 +250,7 @@ def test_deposed_leader_without_successor_may_commit_despite_a_permitted_loss(at
 
 
 def test_a_leader_counts_the_replicas_that_it_knows(at: Bench):
-    """A reassignment gives the partition two replicas more, and so a larger min ISR. The leader has not heard of it."""
+    """A reassignment adds two replicas to the partition, which makes its min ISR larger. The leader has not applied it yet."""
     at.change(isr=(1,), replicas=(1,))
     hear(at, 1)
     at.append(1, "a")
@@ -287,7 +287,7 @@ def test_while_an_expansion_is_under_way_the_leader_waits_for_the_newcomer(at: B
 
 
 def test_i13_a_newcomer_behind_the_true_high_watermark(at: Bench):
-    """KAFKA-7128: it has reached the high watermark that a new leader knows, and that one is old."""
+    """KAFKA-7128: the newcomer has reached the high watermark that a new leader knows, and that one is old."""
     at.change(isr=(1, 2))
     hear(at, 1)
     at.append(1, "a")
@@ -348,7 +348,7 @@ def test_i15_too_few_copies(at: Bench):
 
 
 def ask_for(at: Bench, min_isr: int) -> None:
-    """The leader hears of another `min.insync.replicas`."""
+    """The leader applies another `min.insync.replicas`."""
     at.partitions[1].set_min_insync_replicas(min_isr)
 
 
@@ -361,7 +361,7 @@ def committed_by_two(at: Bench, *values: str) -> None:
 
 
 def test_a_minimum_that_is_raised_after_the_commit_does_not_count(at: Bench):
-    """A produce to several partitions is answered when the last of them is done; much can happen until then."""
+    """A produce to several partitions is answered when the last of them is done; the minimum may change until then."""
     committed_by_two(at, "a", "b")
     ask_for(at, 3)
     for required in (1, 2):
@@ -380,7 +380,7 @@ def test_i15_a_copy_that_is_missed_by_the_minimum_of_the_commit(at: Bench):
 
 
 def test_i15_each_record_answers_to_the_minimum_of_its_own_commit(at: Bench):
-    """Of two commits the first had to have two copies, the second three. Two are left of both."""
+    """Two copies were required for the first commit, three for the second. Two copies of each are left."""
     at.replicated("a")
     ask_for(at, 3)
     at.replicated("b")

@@ -1,6 +1,6 @@
 """At level 0 of the metadata, without eligible leader replicas, the last in-sync replica leads again, whatever happened to its
-disk. Then it has to report a possible loss; without a report an operator believes that nothing is lost (I20). From level 1 on it
-says so when it registers, and does not lead."""
+disk. Then it must report a possible loss; without a report an operator believes that no record is lost (I20). From level 1 on the
+broker reports the loss when it registers, and does not lead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.testing.simulation.scenarios.stage import Stage
 
 
 async def _last_one(stage: Stage, harm: str) -> int:
-    """Number of times that the returned last in-sync replica reported a possible loss."""
+    """Returns the number of times that the returned last in-sync replica reported a possible loss."""
     stage.on_machines = lambda machines: vars(stage.cluster).update(
         levels=dict.fromkeys(stage.cluster.controller_ids, LEVEL_0_ONLY)
     )
@@ -22,7 +22,7 @@ async def _last_one(stage: Stage, harm: str) -> int:
 
 
 async def _lose(stage: Stage, harm: str) -> None:
-    """Broker 1 is the last in-sync replica, is harmed, and starts again."""
+    """Harm broker 1 while it is the last in-sync replica, and start it again."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="all know HW 5")
@@ -37,7 +37,7 @@ async def _lose(stage: Stage, harm: str) -> None:
         log = files.open("/data/orders-0/00000000000000000000.log", create=False)
         log.truncate(log.size - 5)
     stage.start(1)
-    if harm == "wiped":  # and killed once more, when all that it shows is an empty log
+    if harm == "wiped":  # and killed once more, when its disk shows only an empty log
         await stage.until(lambda: files.exists("/data/orders-0/partition.metadata"), what="its log is made anew")
         stage.crash(1)
         stage.start(1)

@@ -32,7 +32,7 @@ VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="no
 T_S = 0.02
 """Long enough for a real loop to keep two timers apart, unless the computer is very busy."""
 SLOWER = (1, 5, 25)
-"""Then it is so many times as long."""
+"""If the computer is too busy, the delay is multiplied by these."""
 
 
 def program(function: Program) -> Program:
@@ -199,7 +199,7 @@ async def a_cancelled_task_runs_its_finally_and_may_refuse(log: Log) -> None:
         return "went on"
 
     one, other, never = (loop().create_task(coroutine) for coroutine in (obedient(), stubborn(), obedient()))
-    never.cancel()  # before it began: it never does
+    never.cancel()  # cancelled before its first step, which it never takes
     await asyncio.sleep(0)
     one.cancel()
     other.cancel("why")
@@ -556,7 +556,7 @@ def test_timers_of_one_moment_fire_in_an_order_of_the_seed() -> None:
 
 
 def test_loop_with_millisecond_time_fires_timers_slightly_early() -> None:
-    """As uvloop does. Code that takes a timer for the proof that its time has come would spin, or forget something."""
+    """uvloop does so, too. Code that takes a timer as the proof that its time has come would spin, or miss something."""
     early: list[float] = []
     for seed in range(40):
         with closing(World(seed)) as world:
@@ -601,7 +601,7 @@ def test_a_set_of_tasks_has_the_same_order_in_every_run() -> None:
     """By default an object hashes by its address, and `asyncio.wait` hands out sets."""
 
     async def sets(log: Log) -> None:
-        waste = [object() for _ in range(len(garbage) % 97)]  # other addresses in each run
+        waste = [object() for _ in range(len(garbage) % 97)]  # different addresses in each run
         tasks = {loop().create_task(asyncio.sleep(0), name=f"t{n}") for n in range(50)}
         futures = {loop().create_future(): n for n in range(50)}
         done, _ = await asyncio.wait(tasks)
@@ -675,7 +675,7 @@ def test_leftovers_of_a_dead_process_are_dropped_with_the_world(process: Process
     process.run(1.5)
     assert "finally" not in process.log
     process.world.close()
-    assert process.log[-1] == "finally"  # of the coroutine that is destroyed
+    assert process.log[-1] == "finally"  # logged by the coroutine that is destroyed
 
 
 def test_a_process_that_dies_in_its_own_call_finishes_nothing_else(process: Process) -> None:
@@ -798,7 +798,7 @@ def test_change_of_clock_rate_causes_no_jump_or_early_timer(process: Process) ->
 
 
 def test_unhandled_exception_ends_the_run(process: Process) -> None:
-    """It is a bug of ours, even where production code would log it and go on."""
+    """It is a bug of ours, even where production code would log it and continue."""
     process.loop.call_soon(lambda: 1 / 0)
     with pytest.raises(Unhandled, match=r"node: Exception in callback .*lambda.*ZeroDivisionError"):
         process.run(1)

@@ -1,7 +1,7 @@
 """Every mark can be counted. A mark that cannot would fail every sweep, or count another event.
 
-A *drive* takes production code through what its marks name, as directly as it can be done, and says which these are.
-What only a whole cluster does is left to the story at the end: a simulated day.
+A *drive* makes production code reach certain marks, as directly as possible, and lists them. Marks that need a whole cluster are
+left to the story at the end: a simulated day.
 """
 
 from __future__ import annotations
@@ -656,7 +656,7 @@ def a_day() -> World:
 
 
 async def play(world: World) -> None:
-    """Machines stop, die and come back under a producer; a controller is away until there is only a snapshot for it."""
+    """Machines stop, die and return under a producer; a controller is away until it needs a snapshot to catch up."""
     cluster = SimCluster(world, controller_settings=CONTROLLER_SETTINGS)
     await cluster.start_all()
     await cluster.create_topic("orders", partitions=1, replication_factor=3)
@@ -748,7 +748,7 @@ PLAYS = {
 
 
 def run(function: Callable[[], Any]) -> dict[str, int]:
-    """Drive, and the counts of all marks."""
+    """Run a drive; returns the counts of all marks."""
     trace = Trace(lambda: 0.0)
     with Marks().watching(trace) as marks, captured_logs(trace):
         result = function()
@@ -799,7 +799,7 @@ LINES = re.compile(r"\.(info|warning|error|exception|critical)\(\s*\"([a-z_.]+)\
 
 
 def test_every_line_that_a_mark_waits_for_is_written_somewhere() -> None:
-    """And at a level that a simulation hears."""
+    """Its level is one that a simulation captures."""
     rooms = ("protocol", "storage", "controller", "broker", "client")
     code = "\n".join(path.read_text() for room in rooms for path in (ROOT / room).rglob("*.py"))
     written = {name for _, name in LINES.findall(code)}
@@ -859,7 +859,7 @@ def test_watched_function_is_unchanged_and_restored() -> None:
 
 
 def test_death_of_a_process_is_not_counted_as_a_raise() -> None:
-    """Of an operation in which the process died nothing is known to have happened."""
+    """It is not known what an operation has done in which the process died."""
     files = MemoryFiles()
 
     def die(*_: object) -> None:

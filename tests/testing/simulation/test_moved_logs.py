@@ -1,4 +1,4 @@
-"""Logs that move between the directories of a broker: the stories hold, and I32 notices what goes wrong in them."""
+"""Logs that move between the directories of a broker: the stories hold, and I32 notices faults in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.testing.simulation.scenarios import run_scenario
 @pytest.mark.slow
 @pytest.mark.parametrize("number", ["S80", "S81", "S82", "S83"])
 def test_the_story_holds_under_another_seed(number: str) -> None:
-    """As it is written, `test_sweep.py` plays it."""
+    """`test_sweep.py` plays the story as it is written."""
     report = run_scenario(number, 25)
     assert report.verdict == OK, report.violations
 

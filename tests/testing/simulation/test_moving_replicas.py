@@ -38,7 +38,7 @@ def moving_logs(seed: int) -> Options:
     ],
 )
 def test_random_runs_find_the_removed_guard(number: str, options: Callable[[int], Options], first: int, invariant: str) -> None:
-    """From this seed on, within a few runs."""
+    """They find it within a few runs from this seed on."""
     drawn = (options(seed) for seed in range(first, first + RUNS_MAX))
     found = (run_seed(each.seed, options=each, mutation=number) for each in drawn if each.brokers > 2 and not each.loss_permitted)
     report = next(report for report in found if not report.good)

@@ -30,7 +30,8 @@ from strandline.testing.simulation.transaction_plans import TRANSACTION_FAULTS
 
 
 def quiet(seed: int, **changes: Any) -> Options:
-    """Three and three, one topic of three replicas, short, without anything that the test does not ask for."""
+    """A short run with three brokers, three controllers and one topic of three replicas, without anything that the test does not
+    ask for."""
     drawn = next(
         options
         for options in map(draw_options, range(seed, seed + 1000))
@@ -61,7 +62,7 @@ def quiet(seed: int, **changes: Any) -> Options:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_each_kind_of_fault_happens_and_is_survived(kind: str) -> None:
-    """Four of a kind in two seconds: at least one finds a victim, and everything is well in the end."""
+    """Four faults of a kind in two seconds: at least one finds a victim, and everything is healthy in the end."""
     apart = [*DIRECTORY_FAULTS, *GROUP_FAULTS, *TRANSACTION_FAULTS]
     options = quiet([*sorted(set(KINDS) - set(apart)), *apart].index(kind) * 100)
     if kind in TRANSACTION_FAULTS:

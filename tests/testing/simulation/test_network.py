@@ -32,7 +32,7 @@ from strandline.testing.simulation.kernel.world import World
 
 A, B, PORT = 1, 2, 9000
 STREAM = Random(7).randbytes(1 << 20)
-"""What is sent: at each offset of a connection its own byte."""
+"""The bytes that are sent: those at each offset of a connection are known."""
 
 
 def stream(start: int, stop: int) -> bytes:
@@ -161,7 +161,7 @@ def two(world: World) -> Two:
 
 
 def do(machine: Machine, function: Callable[..., Any], *args: Any) -> Any:
-    """In a turn of that process, as all that processes do."""
+    """Run the function in the event loop of that process, as all processes do."""
     assert machine.loop is not None
     machine.loop.call_soon(function, *args)
 
@@ -196,7 +196,7 @@ ENDINGS = st.one_of(
 
 
 class Torment:
-    """Does the operations, one after the other."""
+    """Runs the operations, one after the other."""
 
     def __init__(self, two: Two, sides: tuple[Side, Side]) -> None:
         self.two, self.world, self.network = two, two.world, two.network
@@ -278,7 +278,8 @@ def is_settled(one: Side, other: Side, one_lives: bool) -> bool:
 def test_bytes_arrive_in_order_once_or_the_connection_ends(
     seed: int, before: list[tuple[Any, ...]], ending: tuple[Any, ...] | None, after: list[tuple[Any, ...]]
 ) -> None:
-    """Each side checks every byte that it reads. After the heal, what was sent arrives, or a living side knows of the end."""
+    """Each side checks every byte that it reads. After the heal, the sent bytes arrive, or a living side knows that the
+    connection ended."""
     with closing(World(seed)) as world:
         two = Two(world)
 
@@ -328,7 +329,7 @@ def test_unacknowledged_bytes_end_the_connection_after_half_a_minute(two: Two, w
 
 
 def test_connection_without_a_bound_waits_a_quarter_of_an_hour(world: World) -> None:
-    """Linux' own bound. A socket of ours that is not tuned would be found out by this."""
+    """That is Linux' own bound. This would expose a socket of ours that is not tuned."""
     two = Two(world, is_tuned=False)
 
     async def story() -> None:
@@ -358,7 +359,7 @@ def test_bytes_lost_before_the_heal_arrive_with_their_next_retry(two: Two) -> No
 
 
 def test_cut_link_drops_segments_on_their_way(two: Two) -> None:
-    """A story that cuts a link means: from now on nothing."""
+    """A story that cuts a link expects that nothing arrives from then on."""
 
     async def story() -> None:
         a, b = await two.open()
@@ -637,7 +638,7 @@ def test_unanswered_syn_is_retried_for_two_minutes(two: Two, fault: str) -> None
 
 
 def test_an_attempt_that_is_given_up_leaves_no_connection(two: Two) -> None:
-    """Whenever it is cancelled: before the SYN arrives, before its answer does, or as it does."""
+    """This holds whenever it is cancelled: before the SYN arrives, before its answer does, or at the same time."""
 
     async def story() -> None:
         sides: list[Side] = []
@@ -700,7 +701,7 @@ def test_a_paused_process_is_connected_to_by_its_kernel(two: Two) -> None:
 
 
 def test_names_lead_to_machines(two: Two) -> None:
-    """The production code looks names up by itself (`dial.py`); the world answers in the resolver's place."""
+    """The production code looks names up itself (`dial.py`); the world replaces the resolver."""
 
     async def story() -> None:
         assert await two.world.join(two.a.spawn(resolve("b"))) == [two.b.address]
@@ -723,7 +724,7 @@ def test_names_lead_to_machines(two: Two) -> None:
 
 
 def test_slow_link_delivers_late_but_acknowledges_progress(two: Two) -> None:
-    """`of_silence` of `protocol/rpc/connection.py` rests on that."""
+    """`of_silence` of `protocol/rpc/connection.py` relies on that."""
 
     async def story() -> None:
         a, b = await two.open()
@@ -817,7 +818,7 @@ def test_cuts_add_up(two: Two) -> None:
         undo = two.network.partition([A], [B])
         two.cut()
         undo()
-        undo()  # once is enough
+        undo()  # a second call has no effect
         do(two.a, a.write, 10)
         await two.world.sleep(1)
         assert b.got == 0
@@ -903,7 +904,7 @@ def test_held_message_blocks_only_the_messages_behind_it(two: Two) -> None:
         assert service.seen == [1]
         assert hold.has
         assert [m.correlation_id for m in hold.held] == [2]
-        service.ask(other, 3)  # the hold has what it takes, and another connection is another way
+        service.ask(other, 3)  # the hold has its message, and another connection has another queue
         await two.world.until(lambda: service.seen == [1, 1, 2, 3])
         hold.release()
         await two.world.until(lambda: service.seen == [1, 1, 2, 3, 2, 3])
@@ -919,7 +920,7 @@ def test_response_has_its_api_even_if_the_request_was_not_watched(two: Two) -> N
         await service.start()
         connection = await service.connect()
         service.ask(connection)
-        await two.world.until(lambda: service.seen == [1])  # handled, and the response has not left
+        await two.world.until(lambda: service.seen == [1])  # handled, and the response not sent yet
         hold = two.network.hold(lambda m: m.api == "ApiVersions" and is_response(m))
         await two.world.sleep(1)
         assert hold.has
@@ -967,7 +968,7 @@ def test_a_connection_breaks_at_a_message_before_or_after_its_delivery(two: Two,
         assert service.seen == ([1, 2] if after else [1])
         assert connection.closed
         assert two.network.connections == 0
-        again = await service.connect()  # it broke once
+        again = await service.connect()  # the rule breaks only one connection
         service.ask(again, 3)
         await two.world.until(lambda: len(service.answers) == 6)
         assert [type(answer) for answer in service.answers[3:]] == 3 * [ApiVersionsResponse]

@@ -1,6 +1,6 @@
 """All production code takes the simulated network for the real one: connections must open, flow and end in the same way.
 
-`PROGRAMS` are run over real sockets on asyncio's own loop, and over simulated ones, and have to log the same.
+`PROGRAMS` run over real sockets on asyncio's own loop, and over simulated ones, and must log the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Log = list[Any]
 Program = Callable[[Log, str], Awaitable[None]]
 PROGRAMS: list[Program] = []
 LARGE = bytes(range(256)) * 4 * 16 * 1024
-"""16 MB: more than any kernel takes."""
+"""16 MB: more than any kernel buffers."""
 WAIT_S = 0.05
 
 
@@ -298,7 +298,7 @@ async def a_connection_is_made_before_it_is_returned(log: Log, host: str) -> Non
 
 
 def test_a_protocol_may_read_before_its_connection_is_handed_over() -> None:
-    """Both orders are to be met: uvloop's, on which nodes run, and asyncio's."""
+    """Both orders must occur: uvloop's, on which nodes run, and asyncio's."""
     read.clear()
     for seed in range(20):
         simulated(a_connection_is_made_before_it_is_returned, seed)
@@ -319,7 +319,7 @@ async def where_no_controller_listens_one_is_refused(log: Log, host: str) -> Non
         except OSError as e:
             log.append((type(e), e.errno == errno.ECONNREFUSED))
 
-    await attempt()  # has its address, and does not listen
+    await attempt()  # bound to its address, but not listening
     await bound.start_serving()
     log.append(bound.is_serving())
     client, _ = await loop.create_connection(asyncio.Protocol, host, port)
@@ -328,7 +328,7 @@ async def where_no_controller_listens_one_is_refused(log: Log, host: str) -> Non
     await asyncio.sleep(WAIT_S)
     bound.close()
     log.append((bound.is_serving(), list(bound.sockets)))
-    await attempt()  # is closed
+    await attempt()  # closed
 
 
 @program
@@ -402,7 +402,7 @@ def over_real_sockets(function: Program) -> Log:
 
 
 def simulated(function: Program, seed: int) -> Log:
-    """Both ends in one process, as over real sockets; its address is 10.0.0.0."""
+    """Run a program with both ends in one process, as over real sockets; its address is 10.0.0.0."""
     log: Log = []
     with closing(World(seed)) as world:
         world.run(function(log, world.machine.address))  # type: ignore[arg-type]
@@ -410,7 +410,7 @@ def simulated(function: Program, seed: int) -> Log:
 
 
 def by_side(log: Log) -> dict[object, list[str]]:
-    """The calls on one side have an order. Between two sides there is none."""
+    """The calls by side: those of one side have an order, those of two sides have none."""
     sides: dict[object, list[str]] = {}
     for item in log:
         name = item[0] if isinstance(item, tuple) and item and item[0] in ("client", "server", "late") else "program"

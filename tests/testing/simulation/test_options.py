@@ -58,7 +58,7 @@ def test_every_kind_of_fault_is_known_to_the_nemesis_and_is_drawn() -> None:
 
 
 def test_double_faults_leave_the_rest_of_a_seed_as_it_was() -> None:
-    """And strike only where losses are permitted."""
+    """Double faults are drawn separately, and occur only where losses are permitted."""
     drawn = [draw_options(seed) for seed in SEEDS]
     doubled = [options for options in drawn if RECOVER in options.admin]
     assert doubled
@@ -73,7 +73,7 @@ def test_double_faults_leave_the_rest_of_a_seed_as_it_was() -> None:
 
 
 def test_swarms_differ() -> None:
-    """With everything in every run, rare combinations would never have room."""
+    """If every run had everything, rare combinations would never occur."""
     sizes = {len(draw_options(seed).kinds) for seed in SEEDS}
     assert min(sizes) == 0
     assert max(sizes) > len(FAULTS) * 0.7
@@ -103,7 +103,8 @@ def test_the_longest_time_out_is_the_bound_of_the_heal() -> None:
 
 
 def test_deleting_records_changes_nothing_else_that_a_seed_draws() -> None:
-    """It is drawn apart. Only consumers are not reset to the end, because they would not report what they skip."""
+    """It is drawn separately. Only consumers are not reset to the end, because they would not report the records that they
+    skip."""
     drawn = [draw_options(seed) for seed in SEEDS]
     share = sum(options.trims for options in drawn) / len(drawn)
     assert 0.08 < share < 0.25
@@ -138,7 +139,7 @@ def test_directories_fail_only_where_brokers_have_several() -> None:
 
 
 def test_groups_are_drawn_apart() -> None:
-    """A quarter of the runs have them; the rest of such a run is as without."""
+    """A quarter of the runs have groups; the rest of such a run is the same as without them."""
     drawn = [draw_options(seed) for seed in SEEDS]
     with_members = [options for options in drawn if options.members]
     assert 0.15 < len(with_members) / len(drawn) < 0.35

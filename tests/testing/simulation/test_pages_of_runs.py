@@ -25,7 +25,7 @@ from strandline.testing.simulation.story.story import narrate, tell
 from strandline.testing.simulation.story.timeline import render
 
 Held = dict[int, tuple[list[Run], int, int]]
-"""Of each broker: the epochs of its log, LEO, HW."""
+"""The epochs of each broker's log, its LEO, and its HW."""
 
 
 def held_by(stage: Stage) -> Held:
@@ -52,7 +52,7 @@ def nothing_is_left_for_other_tests() -> Iterator[None]:
 
 @cache
 def played(number: str, seed: int = 42) -> tuple[Trace, Held]:
-    """The trace, and the final logs as the brokers report them."""
+    """Play a scenario; returns the trace, and the final logs as the brokers report them."""
     world, stages = World(seed, full_trace=True), list[Stage]()
     invariants = Invariants(world.trace, on_violation=world.scheduler.fail)
     world.scheduler.after_step.append(invariants.after_step)
@@ -74,14 +74,14 @@ def played(number: str, seed: int = 42) -> tuple[Trace, Held]:
 @pytest.mark.parametrize("number", ["S03", "S09", "S14", "S24"])
 @pytest.mark.parametrize("seed", [1, 102])
 def test_the_logs_on_the_page_are_the_logs_of_the_brokers(number: str, seed: int) -> None:
-    """They are put together from events. A page that shows a fork where there is none would send people astray."""
+    """The page's logs are built from events. A fork on a page that the logs do not have would mislead its reader."""
     trace, held = played(number, seed)
     replicas = Picture.after(trace.events()).replicas["orders-0"]
     assert {broker: (replica.runs, replica.end, replica.hw) for broker, replica in replicas.items()} == held
 
 
 def test_the_page_of_s03_teaches_kip_279() -> None:
-    """The fork, the question that the leader cannot answer exactly, and the smaller of two ends."""
+    """The page shows the fork, the question that the leader cannot answer exactly, and the smaller of two ends."""
     text = narrate(played("S03")[0])
     fork = text.split("\n5. ")[0]
     fork = fork.split("\n4. ")[1]
@@ -108,7 +108,7 @@ def test_a_random_run_has_a_page_a_story_and_a_picture() -> None:
 
 
 def test_page_of_an_incomplete_trace_begins_in_the_middle() -> None:
-    """A sweep has such a report when a seed fails."""
+    """The report of a sweep is incomplete in this way when a seed fails."""
     report = run_seed(3, until_s=3.0)
     assert report.trace is not None
     report.trace.close()

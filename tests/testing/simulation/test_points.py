@@ -53,7 +53,7 @@ NOT_OF_THE_PRODUCT = {
 
 
 def test_every_wrapped_function_is_an_observation_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no observation point is private: so no probe and no mark depends on a private name."""
+    """No observation point is private, so no probe and no mark depends on a private name."""
     assert wrapped(monkeypatch) - set(points()) == set()
 
 
@@ -75,7 +75,7 @@ def test_product_has_its_observation_points(owner: str) -> None:
 
 
 def test_testing_uses_no_private_name_of_the_product() -> None:
-    """Except those of `EXCEPTIONS`, which are all in use."""
+    """The names in `EXCEPTIONS` are permitted, and all in use."""
     private = defined(path for room in PRODUCT for path in (ROOT / room).rglob("*.py") if "testing" not in path.parts)
     assert len(private) > 500
     used = {f"{path.relative_to(TESTING)}: {name}" for path, name in used_of_others() if name in private}

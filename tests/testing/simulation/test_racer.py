@@ -1,4 +1,4 @@
-"""A client that appends conditionally says what no log may answer."""
+"""The client that appends conditionally reports responses that no log may give."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = draw_options(1).replaced(loss_permitted=False)
 
 
 class ProducerOf:
-    """A producer, and the log end that it meets before each record."""
+    """A producer for which the log has these ends, one before each record."""
 
     def __init__(self, *log_ends: int | Exception) -> None:
         self.log_ends = list(log_ends)
@@ -37,7 +37,7 @@ class ProducerOf:
 
 
 def race(producer: ProducerOf, monkeypatch: pytest.MonkeyPatch) -> tuple[History, list[str]]:
-    """Until the producer has no more log ends."""
+    """Run the racer until the producer has no more log ends."""
 
     async def no_pause(_: float) -> None: ...
 
@@ -62,5 +62,5 @@ def test_record_at_another_offset_is_a_problem(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_conflict_at_a_lower_log_end_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record before it was acknowledged."""
+    """The record before it was acknowledged, so the log must be longer."""
     assert race(ProducerOf(4, 4, 3), monkeypatch)[1] == ["racer: a record is refused at 5, but the log ends at 3"]

@@ -16,7 +16,7 @@ SEEDS = range(60)
 
 
 def shrunk(options: Options) -> Options:
-    """As shrinking would leave it."""
+    """The options as shrinking would leave them."""
     faults = [dataclasses.replace(fault, at_s=0.5) if n == 1 else fault for n, fault in enumerate(options.faults)][:3]
     topics = (dataclasses.replace(options.topics[0], partitions=1), *options.topics[1:])
     producers = tuple(dataclasses.replace(plan, burst_max=1, options={"acks": "all"}) for plan in options.producers[:1])
@@ -27,7 +27,8 @@ def shrunk(options: Options) -> Options:
 
 @pytest.mark.parametrize("change", [lambda options: options, shrunk, lambda options: options.without("crash")])
 def test_difference_to_the_drawn_options_restores_them(change: object) -> None:
-    """Through JSON, as on a command line. Whatever is lost on the way makes another run than the one that failed."""
+    """The difference passes through JSON, as on a command line. If a value were lost, the replay would be another run than the
+    one that failed."""
     for seed in SEEDS:
         drawn = draw_options(seed)
         options = change(drawn)  # type: ignore[operator]
@@ -51,7 +52,7 @@ def test_plan_change_lists_kept_and_moved_faults() -> None:
 
 
 def test_the_kinds_of_a_changed_plan_are_those_that_it_has() -> None:
-    """The command of a run with two faults left has no words for thirty kinds that are gone."""
+    """The command of a run with two faults left must not list thirty kinds that are gone."""
     seed = next(seed for seed in SEEDS if 3 <= len(draw_options(seed).kinds) < len(FAULTS) and draw_options(seed).faults)
     drawn = draw_options(seed)
     one, other = drawn.faults[0], next(kind for kind in FAULTS if kind not in drawn.kinds)
@@ -63,7 +64,7 @@ def test_the_kinds_of_a_changed_plan_are_those_that_it_has() -> None:
 
 
 def test_changed_kinds_keep_the_order_of_drawing() -> None:
-    """A command that names them otherwise each time could not be compared with another one."""
+    """If the order differed each time, two commands could not be compared."""
     seed = next(seed for seed in SEEDS if len(draw_options(seed).kinds) >= 8 and draw_options(seed).faults)
     drawn = draw_options(seed)
     one = drawn.faults[0]

@@ -1,5 +1,5 @@
-"""Faults that bring about what hardly any two others do by chance: a leadership that comes back, a log that is not what an
-orderly stop has left, a voter that has forgotten. Each is what a guard is for, and without the guard it is noticed."""
+"""Faults that cause situations which hardly any two other faults cause by chance: a leadership that returns, a log that differs
+from what an orderly stop has left, a voter that has forgotten its vote. A guard exists for each, and its absence is noticed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAULTS_S = 5.5
 
 
 def options_with(seed: int, kind: str) -> Options:
-    """Two faults of this kind, and no others."""
+    """A seed's options with two faults of this kind, and no others."""
     faults = tuple(FaultPlan(n, 0.3 + 2.5 * n, kind, 1.0, 1000 * seed + n) for n in range(2))
     return draw_options(seed).replaced(faults=faults, kinds={kind: 1.0}, faults_s=FAULTS_S, loss_permitted=False)
 
@@ -54,7 +54,7 @@ def test_with_the_guard_nothing_is_lost(kind: str) -> None:
 
 
 def test_time_outs_without_a_setting_are_drawn() -> None:
-    """No run lasts as long as they do in production, so nothing would ever come of them."""
+    """No run lasts as long as production's values, so with those no time-out would ever pass."""
     drawn = [draw_options(seed) for seed in range(100)]
     assert min(options.session_eviction_s for options in drawn) < FAULTS_S
     assert min(options.proposal_timeout_ms for options in drawn) < 1000 * FAULTS_S

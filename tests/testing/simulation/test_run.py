@@ -10,7 +10,7 @@ from strandline.testing.simulation.runs.run import run_seed
 
 
 def test_another_seed_is_another_run() -> None:
-    """That the same seed is the same run is shown to the last step in `test_canary.py`."""
+    """`test_canary.py` shows, step by step, that the same seed is the same run."""
     one, again, other = (run_seed(seed, until_s=1.0).trace_sha256 for seed in (3, 3, 4))
     assert one == again != other
 
@@ -27,7 +27,7 @@ def test_a_run_without_faults_acknowledges_everything() -> None:
     """A send that fails in a run without faults fails because of a bug."""
     options = draw_options(3)
     producers = tuple(
-        dataclasses.replace(plan, crash_at_s=0.0, options={**plan.options, "buffer_memory": 1 << 25})  # none is ever full
+        dataclasses.replace(plan, crash_at_s=0.0, options={**plan.options, "buffer_memory": 1 << 25})  # no buffer is ever full
         for plan in options.producers
     )
     calm = options.without(*options.kinds).replaced(producers=producers, leave_out=0, racers=0, holders=0)

@@ -11,8 +11,8 @@ from strandline.testing.simulation.story.story import narrate
 
 
 def test_copy_of_several_epochs_is_reported_per_epoch() -> None:
-    """In S03 broker 2 fetches, in one response, records of the epochs 0 and 2. A page that gave all of them the epoch of the
-    last would show two logs that part where they are the same."""
+    """In S03 broker 2 fetches, in one response, records of the epochs 0 and 2. If a page gave all of them the epoch of the last
+    one, it would show two logs that diverge where they are the same."""
     report = run_scenario("S03", 0, full_trace=True)
     assert report.trace is not None
     copied = [

@@ -14,7 +14,7 @@ def make(seed: int = 1) -> Scheduler:
 
 
 def run_out(scheduler: Scheduler) -> None:
-    """Until nothing is left to happen."""
+    """Run until no entry is left."""
     with pytest.raises(OutOfTime, match="nothing is left"):
         scheduler.run(lambda: False)
 
@@ -37,7 +37,7 @@ def test_entry_for_a_past_time_happens_now() -> None:
 
 
 def test_time_that_is_no_number_is_rejected() -> None:
-    """In the heap it would be larger and smaller than nothing, and the order of all others with it."""
+    """In the heap it would compare false with every time, which would break the order of all entries."""
     with pytest.raises(ValueError, match="no number"):
         make().at(float("nan"), print)
 
@@ -74,7 +74,7 @@ def test_cancelled_entry_is_never_called() -> None:
     late = scheduler.at(2.0, seen.append, "late")
     scheduler.at(1.0, cancel, late)
     called = scheduler.at(0.5, seen.append, "called")
-    scheduler.at(0.7, cancel, called)  # too late, and harmless
+    scheduler.at(0.7, cancel, called)  # too late, and without effect
     run_out(scheduler)
     assert seen == ["called"]
 
@@ -156,7 +156,7 @@ def test_after_step_follows_each_entry_that_is_not_quiet() -> None:
 
 
 def test_an_entry_that_was_called_holds_nothing() -> None:
-    """A timer's entry and its handle know each other. With the collector off, what knows itself stays until the end."""
+    """A timer's entry and its handle refer to each other. With the collector off, a cycle stays in memory until the end."""
     scheduler, big = make(), ["a lot"]
     entry = scheduler.at(1.0, lambda _: None, big)
     run_out(scheduler)

@@ -37,7 +37,7 @@ def secured(seed: int, *changes: str, attacks: int = 0, max_reauth_ms: int = 0) 
 
 
 def first_found(mutation: str, *changes: str) -> Report:
-    """The first of a few runs that finds a problem."""
+    """The report of the first of a few runs that finds a problem."""
     for seed in range(RUNS_MAX):
         report = run_seed(seed, options=secured(seed, *changes, attacks=80), mutation=mutation)
         if not report.good:
@@ -46,7 +46,7 @@ def first_found(mutation: str, *changes: str) -> Report:
 
 
 def test_all_users_log_in_and_do_their_work() -> None:
-    """Otherwise a run with security would show nothing."""
+    """Otherwise a run with security would prove nothing."""
     plan = SecurityPlan(1500, (), 0)
     report = run_seed(1, options=quiet(1).replaced(security=plan))
     assert report.verdict == "ok", str(report)
@@ -72,7 +72,8 @@ def test_run_with_security_is_the_same_every_time() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", ["M94", "M97", "M98", "M107", "M110"])
 def test_a_missing_guard_is_noticed_by_the_intruder(mutation: str) -> None:
-    """Without it, anybody could do what nodes and administrators do. A topic that the intruder has deleted is missing (I24)."""
+    """Without the guard, any client could do what nodes and administrators do. A topic that the intruder has deleted is missing
+    (I24)."""
     assert first_found(mutation).violations[0]["invariant"] in ("I47", "client", "I24")
 
 

@@ -18,7 +18,7 @@ SEED = next(seed for seed in count() if len(draw_options(seed).faults) >= 8 and 
 
 
 def fails_when(monkeypatch: pytest.MonkeyPatch, invariant_of: Callable[[Options], str]) -> list[Options]:
-    """Runs fail as this says, without being run; returns the options of each."""
+    """Make runs fail with the invariant that this returns, without running them. Returns the options of each run."""
     asked: list[Options] = []
 
     def run_seed(seed: int, *, options: Options | None = None, **_: object) -> Report:
@@ -35,7 +35,7 @@ def fails_when(monkeypatch: pytest.MonkeyPatch, invariant_of: Callable[[Options]
 
 
 def test_shrinking_keeps_only_needed_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two faults that only together do harm: neither can be found by leaving out one alone."""
+    """Two faults only do harm together: leaving out one alone finds neither."""
     needed = {draw_options(SEED).faults[2].number, draw_options(SEED).faults[6].number}
     fails_when(monkeypatch, lambda o: "I6" if needed <= {fault.number for fault in o.faults} and o.brokers >= 2 else "")
     shrunk = shrink(Replay(SEED))
@@ -49,7 +49,7 @@ def test_shrinking_keeps_only_needed_faults(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_command_of_a_shrunk_run_omits_removed_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are there to be read alone, and were the longest part of it."""
+    """They are only for reading, and were the longest part of the command."""
     needed = draw_options(SEED).faults[2]
     fails_when(monkeypatch, lambda o: "I6" if needed in o.faults else "")
     shrunk = shrink(Replay(SEED))
@@ -86,7 +86,7 @@ def test_a_run_that_does_not_fail_is_not_shrunk(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_a_real_failure_shrinks_to_few_faults_and_its_command_fails_again() -> None:
     """A follower that truncates to its high watermark loses records as soon as another broker leads: one fault is enough for
-    that, whatever else the seed had."""
+    that, whatever else the seed draws."""
     candidates = (seed for seed in range(200) if len(draw_options(seed).faults) > 2)
     seed = next(seed for seed in candidates if not Replay(seed, mutation="M01").run().good)
     shrunk = shrink(Replay(seed, mutation="M01"), runs_max=40)

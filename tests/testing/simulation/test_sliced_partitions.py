@@ -13,7 +13,7 @@ from strandline.testing.simulation.runs.run import run_seed
 
 @pytest.mark.parametrize("seed", [5, 14])
 def test_nothing_depends_on_partitions_that_appear_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups, transactions and replicas: what a delta brings to them comes after its partitions."""
+    """Groups, transactions and replicas get their part of a delta after its partitions."""
     slices: list[int] = []
     create = MetadataApplier._create_slice
 

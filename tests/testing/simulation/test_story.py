@@ -1,6 +1,6 @@
 """The pages that people read: of a run that failed, and of a run that teaches.
 
-What they must not be: wrong about who had what, silent about the cause, or so long that nobody reads them.
+A page must not be wrong about which broker had which records, silent about the cause, or so long that it is not read.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_a_truncation_says_where_and_why() -> None:
 
 
 def test_truncation_below_the_leaders_end_shows_both_ends() -> None:
-    """The rule of KIP-279 is the smaller of the two; a reader has to see both to understand it."""
+    """The rule of KIP-279 is the smaller of the two ends; a reader must see both to understand it."""
     written = HandwrittenTrace()
     written.appends(2, 0, 9, 1)
     written.appends(2, 10, 11, 2)
@@ -157,7 +157,7 @@ def test_each_event_is_a_sentence_in_the_words_of_kafka(kind: str, node: int, fi
 
 
 def test_event_with_missing_fields_has_a_sentence() -> None:
-    """A page about a bug must not fail because of one more."""
+    """A page about one bug must not fail because of another one."""
     assert sentence(HandwrittenTrace(), "log.truncated", 2, ORDERS) == "broker 2: log.truncated of orders-0"
 
 

@@ -1,5 +1,5 @@
-"""All scenarios as written, and forty random seeds: no promise is broken, and twice is the same. Three hundred seeds and other
-delays in the scenarios, which are marked `slow`, miss nothing interesting.
+"""All scenarios as written, and forty random seeds: no promise is broken, and a second run is the same. Three hundred seeds and
+other delays in the scenarios, which are marked `slow`, miss nothing interesting.
 
 The sweep is run once, on two cores, and takes a minute; everything else here is about sweeps and takes seconds.
 """
@@ -27,13 +27,14 @@ SEEDS = range(1_000, 1_040)
 FURTHER_SEEDS = range(1_040, 1_300)
 """Together these are a large sweep, which judges marks."""
 MORE_SEEDS = range(1_300, 1_600)
-"""For what these have missed: one seed in fifty sees a follower's damaged tail, so that one block of 400 sees none."""
+"""Seeds for rare marks that the others have missed: one seed in fifty sees a follower's damaged tail, and one block of 400 saw
+none."""
 WRITTEN = 1
 """Runs of each scenario. Those with other delays are `slow`: their delays never changed, so they were the same runs every time.
-`make soak` draws new ones for as long as it is let."""
+`make soak` draws new ones for as long as it runs."""
 PERTURBED_FURTHER = range(AS_WRITTEN, AS_WRITTEN + 3)
 BROKEN = Replay(0, "S01", mutation="M11")
-"""It fails, soon."""
+"""A run that fails soon."""
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,7 @@ def test_every_fiftieth_run_was_the_same_in_another_process(swept: Tally) -> Non
 
 
 def test_forty_random_seeds_reach_nine_marks_of_ten(swept: Tally) -> None:
-    """That none stays at zero, 300 seeds have to show. A nemesis that has become too weak is seen
-    here."""
+    """Only 300 seeds can show that no mark stays at zero. A nemesis that has become too weak is noticed here."""
     expected = [name for name, mark in MARKS.items() if mark.reach == SWEEP]
     missed = missing(swept.marks[SWEEP], reach=SWEEP)
     assert 10 * len(missed) <= len(expected), missed
@@ -141,7 +141,7 @@ def test_large_sweep_fails_if_a_mark_stays_at_zero() -> None:
 
 
 def test_marks_of_scenarios_do_not_count_for_random_seeds() -> None:
-    """Else a nemesis that has become too weak would hide behind the directed stories."""
+    """Otherwise a nemesis that has become too weak would hide behind the directed stories."""
     everything = {name: 1 for name, mark in MARKS.items() if mark.reach == SWEEP}
     tally = tally_of(LARGE, {**everything, "fetch.diverging": 0})
     tally.add(done(Replay(0, "S03"), marks={"fetch.diverging": 1}))
@@ -149,7 +149,7 @@ def test_marks_of_scenarios_do_not_count_for_random_seeds() -> None:
 
 
 def test_only_a_sweep_of_thousands_fails_for_a_rare_mark() -> None:
-    """Otherwise a mark that no seed reaches any more would be a line that no one reads."""
+    """Otherwise a mark that no seed reaches would only be a line that is never read."""
     rare = [name for name, mark in MARKS.items() if mark.reach == RARE]
     seen = {**dict.fromkeys(MARKS, 1), **dict.fromkeys(rare, 0)}
     short, long = tally_of(LONG - 1, seen), tally_of(LONG, seen)
@@ -170,7 +170,7 @@ def test_marks_of_scenarios_are_reported_but_not_required() -> None:
 
 
 class Twice:
-    """Workers of which the second to run a seed sees another trace."""
+    """Workers that report another trace for the second run of a seed."""
 
     def __init__(self, *_: object) -> None:
         self.first: list[Job] = []
@@ -227,7 +227,7 @@ def test_failed_run_is_kept_and_comes_first_until_it_passes(tmp_path: Path) -> N
     tally = Sweep(1, keep=keep, tell=told.append).run([])
     assert [failure.replay for failure in tally.failures] == [BROKEN]
 
-    keep.write_text(json.dumps({"replay": Replay(0, "S01").as_dict()}) + "\n")  # mended
+    keep.write_text(json.dumps({"replay": Replay(0, "S01").as_dict()}) + "\n")  # the failed run is replaced by one that passes
     tally = Sweep(1, keep=keep, tell=told.append).run([])
     assert (tally.performances, tally.failures) == (1, [])
     assert keep.read_text() == ""

@@ -142,7 +142,7 @@ def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest_asyncio.fixture
 async def page(devtools: str) -> AsyncIterator[Page]:
-    """Whatever a test does: nothing may be written to the console, and nothing be requested but the file."""
+    """A page for one test. After the test the console must be empty, and only the file may have been requested."""
     async with new_page(devtools) as page:
         yield page
         assert page.console == []
@@ -177,7 +177,7 @@ async def test_each_replica_is_a_lane_with_the_colours_of_its_epochs(page: Page,
 
 
 async def test_a_crash_is_a_gap_in_the_lane(page: Page, tmp_path: Path) -> None:
-    """In the pixels, too: no part of the lane's log is drawn while no client could have read it."""
+    """This holds for the pixels, too: no part of the lane's log is drawn while no client could have read it."""
     await opened(page, tmp_path, busy())
     gap = await box(page, '.lane[data-node="1"] .gap')
     assert gap["width"] > 100
@@ -380,7 +380,7 @@ async def test_one_partition_needs_no_choice(page: Page, tmp_path: Path) -> None
 
 
 async def test_bursts_can_be_stretched_and_time_be_even(page: Page, tmp_path: Path) -> None:
-    """A fail-over is milliseconds of events between seconds of waiting."""
+    """A fail-over has milliseconds of events between seconds of waiting."""
     await opened(page, tmp_path, kip_279())
 
     async def between_elections() -> float:
@@ -412,7 +412,7 @@ CONTRAST = """(() => {
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_text_can_be_read_in_light_and_in_dark(page: Page, tmp_path: Path, dark: bool) -> None:
-    """Contrast by the rules of WCAG: 4.5 for text, 3 for the bold words on colours and for what is drawn."""
+    """Contrast by the rules of WCAG: 4.5 for text, 3 for bold words on colours and for drawings."""
     await opened(page, tmp_path, kip_279(), dark=dark)
     text = [(ink, ground) for ink in ("--ink", "--soft") for ground in ("--page", "--card")] + [("--bad", "--card")]
     epochs = [(f"--e{number}", ground) for number in range(8) for ground in ("--on-epoch", "--card")]

@@ -58,7 +58,7 @@ def test_an_event_has_the_virtual_time_and_a_number_of_its_own() -> None:
 
 
 def test_a_field_may_have_any_name() -> None:
-    """The nemesis records what it did to which node in its own words."""
+    """The nemesis records its actions and their targets under its own names."""
     trace = Trace(Clock())
     trace.emit("fault.begin", 0, node=2, kind="hold", partition="orders-0")
     assert trace.events() == [Event(0.0, 1, "fault.begin", 0, "", {"node": 2, "kind": "hold", "partition": "orders-0"})]
@@ -109,7 +109,7 @@ print(trace.sha256())
 
 
 def test_the_hash_is_the_same_in_processes_with_different_hash_seeds() -> None:
-    """Sets of strings iterate in another order there, and objects lie at other addresses."""
+    """In such processes, sets of strings iterate in another order, and objects have other addresses."""
     found = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
@@ -186,7 +186,7 @@ def test_a_quiet_partition_keeps_its_events_beside_a_busy_one() -> None:
 
 
 def test_trace_is_bounded_and_knows_that_it_is_incomplete() -> None:
-    """Memory stays flat over ten thousand seeds; a page made of a part of the events says that it is."""
+    """Memory stays flat over ten thousand seeds; a page that is built from only some of the events says so."""
     trace = Trace(Clock())
     for number in range(30_000):
         trace.emit("hw.advanced", 1, "orders-0", hw=number)
@@ -249,7 +249,7 @@ def test_file_that_is_no_trace_is_rejected(tmp_path: Path) -> None:
 
 
 def test_a_closed_trace_keeps_nothing_of_its_world_alive() -> None:
-    """Reports are kept; a cluster that hangs on each of them would be too much."""
+    """Reports are kept; each of them must not keep a cluster in memory."""
     clock = Clock()
     clock.now = 7.5
     trace, seen = Trace(clock), weakref.ref(clock)
@@ -312,7 +312,7 @@ def test_structlog_is_afterwards_as_it_was() -> None:
 
 
 def test_line_belongs_to_the_machine_whose_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster logs from one process: only the loop knows whose line it is."""
+    """All nodes log from one process: only the loop shows whose line it is."""
 
     class Loop:
         machine = type("Machine", (), {"id": 102})()
@@ -330,7 +330,8 @@ def test_without_a_machine_a_line_is_of_the_world() -> None:
 
 
 def test_hundred_thousand_steps_take_less_than_a_second() -> None:
-    """Both are called for every event of the scheduler; a trace that slows the simulator down costs seeds."""
+    """`step` and `emit` are called for every event of the scheduler; if the trace were slow, the simulator would run fewer
+    seeds."""
     trace = Trace(Clock())
     started = time.process_time()
     for number in range(100_000):

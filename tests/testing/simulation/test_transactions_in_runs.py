@@ -1,5 +1,5 @@
-"""Transactions in random runs: they are written and read, and the judges notice a program, or a guard of the product, that is
-wrong."""
+"""Transactions in random runs: they are written and read, and the judges notice a wrong program, or a missing guard of the
+product."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = {"transaction_timeout_ms": 4000, "request_timeout_ms": 1000, "delivery
 
 
 def calm(seed: int, **changes: Any) -> Options:
-    """Two programs with ids of their own, without faults."""
+    """A run without faults, with two programs that have ids of their own."""
     plan = {"appends_max": 5, "pause_s": 0.05, "aborts": 0.2, "dawdles": 0.0, **changes}
     writers = tuple(WriterPlan(f"shop-{n}", OPTIONS, **plan) for n in range(2))
     drawn = with_transactions(quiet(seed), Random(seed))
@@ -38,11 +38,11 @@ def test_transactions_are_written_and_read() -> None:
     assert verdict.committed > 10
     assert verdict.aborted > 1
     assert verdict.unknown == 0
-    assert verdict.read > 2 * verdict.committed  # by the reader, and at the end
+    assert verdict.read > 2 * verdict.committed  # once by the reader, and once at the end
 
 
 def test_transaction_of_a_program_that_vanishes_is_ended() -> None:
-    """In the midst of a transaction: the program waits in each of them."""
+    """It vanishes in the midst of a transaction, because the program waits in each of them."""
     report = run_seed(1, options=calm(1, dawdles=1.0, event=VANISH, event_at_s=0.6))
     assert report.verdict == "ok", str(report)
     assert report.transactions is not None
@@ -52,7 +52,7 @@ def test_transaction_of_a_program_that_vanishes_is_ended() -> None:
 
 @pytest.mark.slow
 def test_program_whose_commit_was_an_abort_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the product told a program so, its records would be lost for it."""
+    """If the product reported an abort as a commit, the program's records would be lost."""
     monkeypatch.setattr(Transaction, "aborted", Transaction.committed)
     report = run_seed(1, options=calm(1))
     assert {violation["invariant"] for violation in report.violations} >= {"lost-write", "skipped-read"}, str(report)
@@ -77,7 +77,7 @@ def test_reader_that_misses_records_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def shipping(seed: int, **changes: Any) -> Options:
-    """A program sends on what the others write."""
+    """A run in which a program sends on what the others write."""
     drawn = next(
         options
         for options in (with_transactions(quiet(each), Random(each)) for each in range(seed, seed + 1000))
@@ -88,7 +88,7 @@ def shipping(seed: int, **changes: Any) -> Options:
 
 
 def test_records_are_shipped_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them: nothing else happens in this run."""
+    """All records are shipped, because nothing else happens in this run."""
     numbers: list[tuple[int, int]] = []
 
     def noting(inputs: Any, outputs: Any, **more: Any) -> Any:
@@ -117,7 +117,7 @@ def test_record_that_is_shipped_twice_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_offsets_that_are_not_in_force_after_the_commit_are_noticed() -> None:
-    """The next process of the program ships the records once more."""
+    """The next process of the program would ship the records once more."""
     options = shipping(1, event=CRASH, event_at_s=1.0)
     assert run_seed(1, options=options).good
     report = run_seed(1, options=options, mutation="M93")
@@ -134,7 +134,7 @@ def test_i44_reader_that_does_not_read_on_is_noticed(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @pytest.mark.parametrize("number", ["M80", "M81", "M83", "M86", "M87"])
 def test_random_runs_find_the_removed_guard(number: str) -> None:
-    """Within a few runs. The stories find all of them (`test_hunt.py`)."""
+    """A few runs are enough. The stories find all guards (`test_hunt.py`)."""
     plain = {"members": (), "group_work": (), "lies": 0, "admin": (), "trims": False, "reassigns": False, "drains": False}
     drawn = (draw_options(seed).replaced(**plain, moves_logs=False, racers=0, holders=0) for seed in range(RUNS_MAX))
     options = (with_transactions(each, Random(f"{each.seed}/t")) for each in drawn if not each.loss_permitted)

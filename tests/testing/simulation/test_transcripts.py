@@ -1,4 +1,4 @@
-"""The golden transcripts of five scenarios. After a change that is meant: `make transcripts`, and read the diff."""
+"""The golden transcripts of five scenarios. After an intended change: `make transcripts`, and read the diff."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_golden_transcript_belongs_to_a_scenario() -> None:
 
 
 def test_transcript_does_not_depend_on_the_turns_of_loops() -> None:
-    """Of two seeds only the brokers' own draws differ, and S38 rests on none of them."""
+    """Two seeds differ only in the brokers' own draws, and S38 depends on none of them."""
     assert play_transcript("S38", 1) == play_transcript("S38", 2)
 
 

@@ -24,7 +24,7 @@ from strandline.testing.simulation.runs.run import Report, _Run, run_seed
 
 
 def test_values_are_unique_and_all_records_are_read() -> None:
-    """Without that the history could not tell a loss from a copy."""
+    """Otherwise the history could not distinguish a loss from a copy."""
     options = quiet(1)
     run = _Run(options.seed, options, None, False, "")
     assert run.run().verdict == "ok"
@@ -111,7 +111,7 @@ def events_of(report: Report, *kinds: str) -> list[str]:
 
 
 def test_partitions_are_reassigned() -> None:
-    """And reach their targets: that is judged at the end of the run."""
+    """Whether they reach their targets is judged at the end of the run."""
     options = quiet(4)
     report = run_seed(options.seed, options=options.replaced(reassigns=True, drains=True, faults_s=6.0))
     assert report.verdict == "ok", str(report)
@@ -134,7 +134,7 @@ def test_every_drawn_change_is_valid() -> None:
 
 
 def test_client_with_a_bug_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would be missing from the rest of the run, which would pass."""
+    """Otherwise it would be missing from the rest of the run, which would pass."""
 
     async def fail(*_: Any) -> None:
         raise TypeError("no such thing")
@@ -144,11 +144,12 @@ def test_client_with_a_bug_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "trimmer ended with a bug: TypeError: no such thing" in str(report)
 
 
-# -- the topic that comes and goes
+# -- the topic that is deleted and recreated
 
 
 class Brokers:
-    """Keep a topic's records and give it an id. Somebody in between may hide the topic, or keep what should be deleted."""
+    """Brokers that keep a topic's records and give it an id. A test may hide the topic, or keep records that should be
+    deleted."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
@@ -156,15 +157,15 @@ class Brokers:
         """0: there is no topic."""
         self.last_id = 0
         self.is_hidden = False
-        """A broker that is asked for the topics has not heard of it."""
+        """The broker that is asked for the topics does not know this one."""
         self.keeps_records = False
-        """Those of a deleted topic are found again in the next one: what must not happen."""
+        """The next topic has the records of a deleted one, which must not happen."""
         self.behind: tuple[int, bytes] | None = None
-        """What a broker that has not heard of the deletion serves: the id and the first record of the topic before."""
+        """The response of a broker that does not know of the deletion: the id and the first record of the topic before."""
         self.named = 0
-        """The id that such a broker names to a producer; 0: the present one."""
+        """The id that such a broker returns to a producer; 0: the present one."""
         self.old_records: list[bytes] = []
-        """Of the topic before, when a producer writes there."""
+        """The records of the topic before, if a producer writes to it."""
 
     async def list_topics(self, *, timeout_ms: float) -> list[str]:
         return [SideTopic.NAME] if self.id and not self.is_hidden else []
@@ -173,7 +174,7 @@ class Brokers:
         self.id = 0
 
     async def create_topics(self, topics: Iterable[NewTopic], *, timeout_ms: float) -> list[TopicDescription]:
-        """A topic that there is already is a success: the answer to the first attempt may have been lost."""
+        """Succeeds if the topic exists: the answer to the first attempt may have been lost."""
         if not self.id:
             self.last_id += 1
             self.id = self.last_id
@@ -211,14 +212,14 @@ class Brokers:
 
 
 def side_topic(brokers: Brokers) -> tuple[SideTopic, list[str]]:
-    """And its problems."""
+    """The client of such a topic, and the problems that it reports."""
     problems: list[str] = []
     options = SimpleNamespace(brokers=3, loss_permitted=False)
     return SideTopic(SimpleNamespace(options=options, problems=problems), brokers, {}), problems  # type: ignore[arg-type]
 
 
 async def test_undeleted_topic_is_no_new_generation() -> None:
-    """The broker that was asked for the topics had not heard of it, and the answer that it exists already was lost."""
+    """The broker that was asked for the topics did not know this one, and the answer that it exists already was lost."""
     brokers = Brokers()
     side, problems = side_topic(brokers)
     await side.churn(brokers)
@@ -242,8 +243,8 @@ async def test_lagging_broker_may_serve_a_deleted_topic() -> None:
 
 
 async def test_producer_may_write_to_a_topic_that_a_lagging_broker_names() -> None:
-    """Its leader is cut off with that broker, and has not heard of the deletion either. The records go on there where the old
-    topic ended, and the new topic lacks them: neither is a problem."""
+    """The topic's leader is cut off with that broker, and does not know of the deletion either. The records continue where the
+    old topic ended, and the new topic lacks them: neither is a problem."""
     brokers = Brokers()
     side, problems = side_topic(brokers)
     await side.churn(brokers)

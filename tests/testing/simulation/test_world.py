@@ -1,4 +1,4 @@
-"""A world: one seed, one time, and nothing of it left when it is closed."""
+"""A world: one seed, one time, and no remains when it is closed."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_failed_check_after_a_step_ends_the_run(world: World) -> None:
 
 
 def test_unretrieved_exception_is_raised_before_the_world_ends(world: World) -> None:
-    """Otherwise a task that dies in silence would be a seed without a failure. It keeps itself alive: only the collector
-    can tell that nobody has it any more."""
+    """Otherwise a task that dies silently would be a seed without a failure. Only the garbage collector can notice that the task
+    has no other reference than its own."""
     machine = world.add_machine(1, "node")
     machine.boot()
 
@@ -110,7 +110,7 @@ def test_streams_of_chance_do_not_disturb_one_another() -> None:
 
 
 def test_story_continues_before_other_events(world: World) -> None:
-    """So it can say: when the leader has appended it, hold its answer."""
+    """So a story can do the following: when the leader has appended it, hold its answer."""
     state: list[int] = []
     loops = [world.add_machine(node, f"node-{node}").boot()[0] for node in range(1, 6)]
 
@@ -226,7 +226,7 @@ def test_world_restores_global_state(world: World, error: BaseException | None) 
 
 
 async def test_a_world_may_run_inside_a_loop_that_runs() -> None:
-    """For example in a test that is a coroutine."""
+    """For example, the test is a coroutine."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     with closing(World(1)) as world:
 

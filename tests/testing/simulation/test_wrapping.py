@@ -1,4 +1,4 @@
-"""Wrappers that stay in place between runs must report the same as others, and to the right run."""
+"""Wrappers that stay in place between runs must report the same as new ones, and to the right run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_wrapper_comes_and_goes() -> None:
 
 
 def test_remaining_wrapper_calls_the_newest_owner() -> None:
-    """Of two runs one after the other, the second must hear its own calls, and the first must not."""
+    """Of two runs one after the other, the second must receive its own calls, and the first must not."""
     first: list[Any] = []
     second: list[Any] = []
     with kept():
@@ -89,7 +89,7 @@ def test_class_methods_stay_class_methods() -> None:
 
 
 def test_patching_code_finds_the_original_function() -> None:
-    """A mutation takes the place of a function. A wrapper that stayed underneath would tell everything twice."""
+    """A mutation replaces a function. A wrapper that stayed underneath would report every call twice."""
     written = Bell.ring
     heard: list[Any] = []
     with kept():
@@ -124,14 +124,14 @@ def test_a_mutation_is_found_between_runs_whose_wrappers_stay() -> None:
 
 
 def test_remaining_wrappers_hold_no_references_to_old_runs() -> None:
-    """A world is tens of megabytes, and what is left of it would be finalized in the middle of the next."""
+    """A world is tens of megabytes, and its remains would be finalized in the middle of the next one."""
 
     def alive() -> set[int]:
         gc.collect()
         return {id(each) for each in gc.get_objects() if type(each) in (World, Invariants)}
 
     with kept():
-        run()  # makes the idle one, which stays
+        run()  # this creates the idle wrapper, which stays
         before = alive()
         run()
         assert alive() <= before
