@@ -96,8 +96,8 @@ def register_broker(
 ) -> Decision[BrokerRegistrationResponse]:
     """Register a process as a broker (KIP-631). It starts fenced, with a new broker epoch; the old process of this broker leaves
     all ISRs. If its logs may lack records, it leaves their ELRs as well, and is not elected before a leader has seen that it has
-    caught up; these records come before the registration, so that no controller sees one without the other (KAFKA-18106). If the
-    same process registers again, its epoch and state stay.
+    caught up. The records of these changes precede the registration, so that no controller sees it without them (KAFKA-18106).
+    If the same process registers again, its epoch and state stay.
 
     `next_offset` is the offset of the first record of this decision. Raises BrokerError INCONSISTENT_CLUSTER_ID,
     UNSUPPORTED_VERSION if the broker does not support the level of the metadata, DUPLICATE_BROKER_REGISTRATION while the session

@@ -11,8 +11,8 @@ id (in the handshake, which a voter answers before it has one) and follow three 
 So there is never a second id. Only one voter creates an id, and it asks all others first: if there had been an id before, each
 voter of that agreement would still have it (rule three) and would have answered with it. If the creator dies before the id is
 durable, it has sent the id to no voter; if it dies afterwards, it finds the id in its directory. If its volume is lost, it is a
-voter without an id like any other, and adopts. And if all voters stay up, they agree: the lowest one hears from all others,
-and then all others hear from it.
+voter without an id like any other, and adopts. And if all voters stay up, they agree: the one with the lowest id gets the answers
+of all others, and then all others get the id from it.
 
 The price: the first start of a cluster needs every controller once. Two cases are not covered: a volume that is lost during the
 agreement, and ids that are configured by hand on only some of the voters. Both can lead to two ids. A voter that sees two ids

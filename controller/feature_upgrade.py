@@ -1,5 +1,5 @@
-"""Answers UpdateFeatures: asks the other voters, and the brokers whose registration does not say it, which levels they support,
-and then submits the decision.
+"""Answers UpdateFeatures: asks the other voters, and the brokers whose registration has no range, which levels they support, and
+then submits the decision.
 
 The request is the handshake (ApiVersions), which every process of this and of older versions answers. All nodes are asked at
 once, each with the time limits of a handshake. If a node does not answer, the upgrade is refused, because the node may have an

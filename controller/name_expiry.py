@@ -2,7 +2,7 @@
 
 It runs ten times per expiration time, and at least once an hour. If there are many names to remove, it continues shortly after
 each batch of removals is committed, so that other decisions come in between. A name is removed late rather than early, because
-later attempts to write under it lose what they could have learned about the earlier ones.
+after that, later attempts to write under the name cannot learn anything about the earlier ones.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ committed that the replica lacks. When the ISR has reached the min ISR again, th
     empty, ELR empty         none: the partition waits          empty         empty
 
 *Lost* are the replicas that may lack committed records, such as those of a broker whose machine lost power. The only replica of a
-partition never counts as lost: no other replica has its records, and without it the partition would wait for ever.
+partition never counts as lost: no other replica has its records, and without it the partition would wait forever.
 
 At level 0 there is no ELR. When the last member of the ISR fails, the ISR keeps it, the partition has no leader, and this broker
 is elected when it returns.

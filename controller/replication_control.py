@@ -44,8 +44,8 @@ IsLossy = Callable[[TopicIdPartition], bool]
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
-    """Raise BrokerError STALE_BROKER_EPOCH if the broker is not registered, or the request is of another process of it than the
-    registered one."""
+    """Raise BrokerError STALE_BROKER_EPOCH if the broker is not registered, or the request is not from its registered
+    process."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")

@@ -2,7 +2,7 @@
 controller serves no other request.
 
 Kafka's controllers refuse an operation of more than 10,000 records (MAX_RECORDS_PER_USER_OP) with the same error. Here the items
-of a request are counted before they are looked at, so items that change nothing count, too.
+of a request are counted before they are examined, so items that change nothing count, too.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class ControllerServer:
     # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the quorum and listen. Raises UsageError if the data directory or the address cannot be used."""
+        """Open the quorum and listen. Raises UsageError if the data directory or the address cannot be used, or if this version
+        does not support the level of the metadata."""
         config = self.config
         claim = Claim.take(self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, role="controller")
         try:

@@ -27,7 +27,7 @@ _NUMBER_MASK = 2**31 - 1
 
 
 def named_producer_id(number: int, work_epoch: int) -> int:
-    """The id of one work epoch of a name. The caller has checked that both are within 0 .. 2^31-1."""
+    """The id of one work epoch of a name. The caller has checked that they are at most NUMBER_MAX and WORK_EPOCH_MAX."""
     assert 0 <= number <= NUMBER_MAX, "a name's number has 31 bits, and the largest one belongs to fences"
     assert 0 <= work_epoch <= WORK_EPOCH_MAX, "a work epoch has 31 bits"
     return FIRST_NAMED | number << _WORK_EPOCH_BITS | work_epoch

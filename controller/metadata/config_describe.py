@@ -1,6 +1,6 @@
 """DescribeConfigs: every key of a topic, broker or group, its value, and the sources that set it.
 
-A broker adds its own configuration file to what the metadata log holds; a controller does not know that file.
+A broker adds the values of its own configuration file to those of the metadata log; a controller does not know that file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The configuration of a consumer group: the keys that it may have for itself, and which values they accept (KIP-848).
+"""The configuration of a consumer group: the keys that can be set on it, and the values that they accept (KIP-848).
 
     value of the group  >  the broker's file  >  default
 

@@ -206,7 +206,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 
     broker_id: int
     broker_epoch: int
-    """The offset of its registration record, which is higher for every new process of this broker."""
+    """The offset of the first registration record of this process, which is higher for every new process of the broker."""
     incarnation_id: bytes
     listeners: tuple[Listener, ...]
     rack: str | None

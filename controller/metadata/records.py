@@ -50,7 +50,8 @@ class MetadataRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class RegisterBrokerRecord(MetadataRecord, tag=0, frozen=True):
-    """A process has registered as this broker. `broker_epoch` is the offset of this record. A new registration starts fenced."""
+    """A process has registered as this broker. `broker_epoch` is the offset of the first such record of the process, which starts
+    fenced."""
 
     broker_id: int
     broker_epoch: int

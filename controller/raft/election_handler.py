@@ -1,7 +1,7 @@
 """Elections: pre-votes and votes of a voter that knows no leader (Unattached, Voted, Prospective, Candidate).
 
 A voter that has lost its leader first asks the others, without changing its epoch, whether they *would* vote for it (pre-vote,
-KIP-996). A voter that hears from a leader refuses, so a voter behind a bad link deposes no leader. Because no state changes,
+KIP-996). A voter that hears from a leader refuses, so a voter with a bad link deposes no leader. Because no state changes,
 the voter can ask within milliseconds of a lost connection. Only with a majority of pre-votes does it start a new epoch with a
 vote for itself.
 
@@ -149,8 +149,8 @@ class ElectionHandler:
         return self.is_up_to_date(request)
 
     def may_vote(self, request: VoteRequest) -> bool:
-        """Whether this voter grants its vote of the epoch: it has not given it to another candidate, and knows no leader of the
-        epoch, and the candidate's log is complete enough."""
+        """Whether this voter grants its vote of the epoch: it has granted it to this candidate before; or it has not voted in
+        the epoch, knows no leader of the epoch, and the candidate's log is complete enough."""
         election = self.state.election
         if self.state.recovery is not None:
             return False

@@ -1,7 +1,7 @@
 """The leader's side of replication: it answers Fetch and FetchSnapshot, and describes the quorum.
 
-The leader pushes nothing. A voter's fetch says where its log ends (and that it has flushed the log up to there), so the leader
-learns what a majority has from the same requests that move the data. A fetch that has nothing to receive is parked. An append
+The leader pushes nothing. A voter's fetch names the end of its log (which is flushed up to there), so the requests that move the
+data also show the leader what a majority has. A fetch that has nothing to receive is parked. An append
 or a higher high watermark completes it at once. So a record is committed one round trip to a majority after its append (the
 records to the voter, its next fetch back), and no node polls.
 """

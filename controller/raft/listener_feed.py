@@ -1,4 +1,4 @@
-"""Notifies the listener: of committed records, in order and once, on the leader and on followers alike, and of leaders.
+"""Notifies the listener of committed records (in order and once, on the leader and on followers alike) and of leaders.
 
 The feed compares the node's state with what the listener knows already. So it may run as often as the shell likes, and
 several events of the node become one notification.

@@ -145,7 +145,7 @@ class NodeShell:
         self._settled.set()
 
     def _sync(self) -> None:
-        """The only place that waits for the disk."""
+        """Write `quorum-state` if it has changed, flush the log, and send the messages that waited for the disk."""
         node = self.node
         waiting = node.state.outbox.take_after_sync()
         if node.state.election_dirty:

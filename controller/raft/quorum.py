@@ -6,7 +6,8 @@
     snapshot_taker  snapshots of the controller's state
 
 An error after which the node must not continue (the disk failed, the leader asked it to truncate committed records, a bug)
-stops it for good, because to go on could break a promise: it is logged, the connections are closed, and `on_fatal` is called.
+stops it for good, because a node that continues could break a promise. The error is logged, the connections are closed, and
+`on_fatal` is called.
 """
 
 from __future__ import annotations

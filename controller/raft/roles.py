@@ -28,7 +28,7 @@ class Uninitialized:
 
 @dataclass(slots=True, eq=False)
 class Unattached:
-    """Knows no leader of its epoch, and has not voted in it."""
+    """Follows no leader, and waits before it asks for pre-votes. It may have voted in this epoch, or lost or been its leader."""
 
     deadline: float
     """When to ask for pre-votes."""

@@ -179,7 +179,7 @@ class RoleTransitions:
         was, now_is = type(before).__name__, type(role).__name__
         logger.debug("quorum.role_changed", node_id=state.node_id, controller_epoch=state.epoch, role=now_is, previous_role=was)
 
-    # -- what other voters say of the quorum ---------------------------------------------------------------------------
+    # -- the leader and epoch that other voters name -------------------------------------------------------------------
 
     def maybe_follow(self, leader_id: int, epoch: int, now: float) -> bool:
         """Act on the leader and epoch that a request or response names; True if that changed the role.

@@ -15,7 +15,7 @@ quorum-state; no quorum-state file means the same), so a restart does not end it
 
 **No promise to an older epoch.** If the lost disk held a vote in epoch e for candidate A, A had epoch e on its disk before it
 requested that vote, so A answers with an epoch of at least e. By (1) the recovering voter fetches from no leader of an epoch
-before e, so a leader that it helped to depose cannot commit with its help. It must hear *all* others, not a majority: any
+before e, so a leader that it helped to depose cannot commit with its help. It must hear from *all* others, not a majority: any
 single one of them may be the candidate whose election is still in progress.
 
 **No second vote in an epoch.** As above, the recovering voter is in epoch e or a later one when it becomes a voter. In a later

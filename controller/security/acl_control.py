@@ -39,7 +39,7 @@ from strandline.protocol.security.acl_names import OPERATION_NAMES, PATTERN_TYPE
 from strandline.protocol.security.principal import Principal
 
 COMPARISONS_MAX = 400_000
-"""The most comparisons of rules with filters for one request: about 0.2 s, in which the controller does nothing else."""
+"""The most comparisons of rules with several filters of one request: about 0.2 s, in which the controller does nothing else."""
 LEVEL = 2
 """The level of the metadata that the records need."""
 

@@ -5,7 +5,7 @@
        |------------------------- total ------------------------|
 
 A request has arrived when its last byte was read; requests of the same read wait for each other. While a handler runs, the
-event loop does nothing else. Fetches of consumers and of followers are counted apart. All listeners of a node share one
+event loop does nothing else. Fetches of consumers and of followers are counted separately. All listeners of a node share one
 instance.
 """
 

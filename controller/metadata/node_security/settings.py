@@ -184,8 +184,8 @@ def _check(settings: NodeSecuritySettings) -> None:
 
 
 def _check_mapped(settings: NodeSecuritySettings, name: str) -> None:
-    """Without a map, a listener whose name is no protocol is PLAINTEXT. With a map, such a listener must be in it: one that was
-    forgotten must not become PLAINTEXT."""
+    """Without a map, a listener whose name is no protocol is PLAINTEXT. With a map, such a listener must be in it: if it was
+    forgotten there, it must not become PLAINTEXT."""
     if settings.protocols and name.upper() not in settings.protocols and name.upper() not in SECURITY_PROTOCOLS:
         raise UsageError(f"config {_MAP} has no security protocol for listener {name}; add {name}:SASL_SSL, or another one")
 

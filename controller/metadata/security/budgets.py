@@ -1,8 +1,8 @@
 """The budgets of one kind of quota: one token bucket for each user, client id, or client id of a user that shares a quota.
 
 Which budget pays for a client is looked up once, and remembered until a quota changes. A budget that was not used for `IDLE_S` is
-dropped. If clients use ever new ids, the budgets that were used longest ago are dropped sooner, so that there are never more than
-`BUDGETS_MAX`.
+dropped. If clients keep using new ids, the budgets that were used longest ago are dropped sooner, so that there are never more
+than `BUDGETS_MAX`.
 """
 
 from __future__ import annotations

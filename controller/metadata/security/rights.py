@@ -157,7 +157,7 @@ FORWARDABLE = frozenset(key for key, rights in RIGHTS.items() if rights.broker i
 def guarded(handlers: Mapping[int, Handler], role: str, rights: Rights, then: Mapping[int, Guard] = {}) -> dict[int, Handler]:
     """The handlers of a node, each behind its guard. Raises InternalError for an API without rights: it would be open to all.
 
-    `then`: other guards, behind those of the rights."""
+    `then`: other guards, which run after those of the rights."""
     return {key: _guarded(key, handler, role, rights, then.get(key)) for key, handler in handlers.items()}
 
 

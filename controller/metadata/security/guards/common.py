@@ -40,8 +40,8 @@ def cluster(*operations: int) -> Guard:
 def items(field: str, rows: str, refuse: Refuse, *, asks_for_none: bool = False) -> Guard:
     """A guard that checks each item of the request's list `field` by itself. The item has a row in the response's list `rows`.
 
-    `asks_for_none`: the handler is called even if no item is left, because it may raise an error of the whole request. It raises
-    that error for topics that do not exist; if refused topics did not get it, the sender would learn that they exist."""
+    `asks_for_none`: the handler is called even if no item is left, because it may raise an error of the whole request. Topics
+    that do not exist get that error; if refused topics did not get it, the sender would learn that they exist."""
 
     def guard(access: Access, request: Any, handler: Handler) -> Any:
         return pass_items(request, handler, field, rows, dict(_refused(access, request, field, refuse)), asks_for_none)

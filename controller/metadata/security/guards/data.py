@@ -178,8 +178,8 @@ def _require_idempotent_write(access: Access) -> None:
 
 
 def describe_producers(access: Access, request: Any, handler: Handler) -> Any:
-    """READ on each topic; or WRITE, for a named producer that looks up how far it has come: then the request names only producer
-    ids of names on which the sender has WRITE."""
+    """READ on each topic; or WRITE, for a named producer that looks up its own progress: then the request names only producer ids
+    of names on which the sender has WRITE."""
     ids = request.body.producer_ids
     may_be_writer = bool(ids) and all(owns_name(access, producer_id) for producer_id in ids)
     refused = {
@@ -191,8 +191,8 @@ def describe_producers(access: Access, request: Any, handler: Handler) -> Any:
 
 
 def owns_name(access: Access, producer_id: int) -> bool:
-    """Whether this is the id of a named producer on whose name the sender has WRITE. A number that this node does not know yet
-    belongs to a name that the controllers have given out a moment ago."""
+    """Whether this is the id of a named producer on whose name the sender has WRITE. A number that has no name in this node's
+    metadata is accepted, because the controllers may have assigned it a moment ago."""
     if not is_named(producer_id):
         return False
     name = access.image.producer_numbers.get(number_of(producer_id))
