@@ -38,7 +38,7 @@ def requests(api: KafkaApi) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 async def refusals(api: KafkaApi, handler: Any) -> list[str]:
-    """The events in the log, after every request was answered."""
+    """Send random requests to a handler; returns the events in the log after all of them were answered."""
     handlers = dict.fromkeys(APIS, handler)
     del handlers[apis.API_VERSIONS]
     async with serving_kafka(handlers, changes=KAFKA_APIS) as (_, port), kafka(port) as wire:
@@ -57,7 +57,7 @@ async def answered(wire: KafkaWire, api: KafkaApi, version: int, fields: dict[st
 
 @each_api
 async def test_a_refusal_is_an_answer_in_every_version(api):
-    """An error of the whole request, of a code that Kafka does not even know."""
+    """The whole request is refused, with a code that Kafka does not have."""
 
     def refuses(request: Any) -> None:
         raise BrokerError(ErrorCode.FENCED_BROKER, "not yet")
@@ -67,7 +67,7 @@ async def test_a_refusal_is_an_answer_in_every_version(api):
 
 @each_api
 async def test_a_bug_of_a_handler_is_an_answer_in_every_version(api):
-    """With one line in the log."""
+    """The failures in all versions have at most one log line."""
 
     async def fails(request: Any) -> None:
         raise ZeroDivisionError
@@ -76,8 +76,8 @@ async def test_a_bug_of_a_handler_is_an_answer_in_every_version(api):
 
 
 async def test_what_our_other_clients_could_not_read_is_refused():
-    """Our protocol has limits where Kafka's has none. A leader epoch of -9 in a committed offset would make their every question
-    about the group fail, and a group id is as long as Kafka permits."""
+    """Our protocol has limits where Kafka's has none. With a leader epoch of -9 in a committed offset, each of our clients'
+    requests about the group would fail. A group id may have Kafka's maximum length."""
     served = []
 
     def on_commit(request: Any) -> None:

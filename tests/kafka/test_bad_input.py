@@ -1,4 +1,4 @@
-"""What a peer may do to a listener for Kafka's clients: bad bytes close their connection, and others are not affected.
+"""Bad input at a listener for Kafka's clients: bad bytes close their connection, and other connections are not affected.
 
 The ids are those of the project's list of bad input."""
 
@@ -110,7 +110,7 @@ CLOSED_FOR = {
 
 @pytest.mark.parametrize("raw", CLOSED_FOR.values(), ids=CLOSED_FOR.keys())
 def test_garbage_closes_the_connection_with_one_log_line(on_loop, raw):
-    """The next such connection of the same host within a minute is closed without a line."""
+    """The next such connection of the same host within a minute is closed without a log line."""
 
     async def scenario():
         limits = Limits(max_frame_bytes=100_000)
@@ -120,7 +120,7 @@ def test_garbage_closes_the_connection_with_one_log_line(on_loop, raw):
                 for _ in range(2):
                     async with kafka(port) as bad:
                         bad.send_bytes(raw)
-                        if raw[0] == 0x16:  # A TLS client is told by an alert that the port speaks plaintext.
+                        if raw[0] == 0x16:  # A TLS client gets an alert, because the port speaks plaintext.
                             assert (await bad._reader.readexactly(7))[0] == 0x15
                         assert await bad.is_closed()
             assert [entry["event"] for entry in logs] == ["peer.closed"]
@@ -132,7 +132,7 @@ def test_garbage_closes_the_connection_with_one_log_line(on_loop, raw):
 
 
 def test_ten_thousand_tagged_fields_are_accepted(on_loop):
-    """As many as Kafka accepts."""
+    """Kafka accepts as many."""
 
     async def scenario():
         async with serving_kafka(HANDLERS) as (_, port), kafka(port) as wire:
@@ -159,7 +159,7 @@ def test_a_good_request_that_is_cut_closes_the_connection(on_loop):
 
 
 def test_a_client_id_is_escaped_in_the_log(on_loop):
-    """F35: the second request is bad, and the first one has told who sends it."""
+    """F35: the first request is good and has the client id; the second one is bad and is logged with it."""
 
     async def scenario():
         async with serving_kafka(HANDLERS) as (_, port), kafka(port) as bad:
@@ -177,7 +177,7 @@ def test_a_client_id_is_escaped_in_the_log(on_loop):
     "raw", [b"\0", b"\0\0\0\x20", framed(head(HEARTBEAT, 4))[:-3], (60_000).to_bytes(4, "big") + bytes(5000)]
 )
 def test_half_a_frame_closes_the_connection(on_loop, raw):
-    """F04: a client that sends nothing more must not keep a connection for ever."""
+    """F04: a client that sends nothing more must not keep the connection."""
 
     async def scenario():
         limits = Limits(frame_ms_max=40)
@@ -211,7 +211,7 @@ def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(on_loop):
 
 
 def test_connections_have_a_limit(on_loop):
-    """F08: connections above the limit are closed, and those within it are served."""
+    """F08: connections above the limit are closed, and the others are served."""
 
     async def scenario():
         async with serving_kafka(HANDLERS, limits=Limits(max_connections=50)) as (server, port), kafka(port) as good:
@@ -238,7 +238,7 @@ IDLE = [1000, pytest.param(9000, marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("count", IDLE)
 def test_idle_connections_cost_little(on_loop, count):
-    """F08: a few kilobytes each, and nothing for others. (The clients' ends are in this process, too.)"""
+    """F08: each costs a few kilobytes, and does not slow other connections down. (The clients' ends are in this process, too.)"""
     open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if open_files < 2 * count + 1000:
         pytest.skip(f"the process may open {open_files} files")
@@ -275,7 +275,7 @@ def resident() -> int:
 
 
 def hostile_frames() -> list[bytes]:
-    """Frames that claim much more than they have."""
+    """Frames whose counts and lengths claim much more than the frame has."""
     counts = (b"\x7f\xff\xff\xff", VARINT_MAX, b"\x81\x80\x04", b"\xff\xff\xff\x7f")
     heads = [
         head(METADATA, 1),
@@ -289,8 +289,8 @@ def hostile_frames() -> list[bytes]:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process from /proc")
 def test_a_storm_of_hostile_connections_leaves_no_memory_behind(on_loop):
-    """Claims of gigabytes, half frames, unread answers, connections that are dropped at once; others are served meanwhile, and
-    there is one line in the log."""
+    """Frames claim gigabytes, frames are cut, answers are not read, and connections are dropped at once. Another client is served
+    meanwhile, and there is one log line."""
 
     async def scenario():
         rnd = random.Random(8)
@@ -321,7 +321,7 @@ def test_a_storm_of_hostile_connections_leaves_no_memory_behind(on_loop):
 
 
 def test_a_large_request_is_refused_within_a_second(on_loop):
-    """A megabyte of the smallest items: half a million topics. The limit of items is reached before a second has passed."""
+    """Two megabytes of the smallest items, a million topics: the limit of items is reached before a second has passed."""
 
     async def scenario():
         parking = Parking()
@@ -337,7 +337,7 @@ def test_a_large_request_is_refused_within_a_second(on_loop):
 
 
 def test_many_large_requests_at_once_are_read_one_after_the_other(on_loop):
-    """Frames of a gigabyte in all: no more is buffered than the limit says."""
+    """The frames are several times larger than the buffer's limit, which is kept all the same."""
 
     async def scenario():
         memory = RequestMemory(8_000_000)

@@ -1,4 +1,4 @@
-"""What Produce and Fetch read and write by hand is what the schemas read and write."""
+"""The handwritten readers and writers of Produce and Fetch read and write what the schemas do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BATCH = batch("a value that is long enough for more than one byte of length" * 3
 
 
 def both(key: int, version: int, frame: bytearray) -> tuple[KafkaCall, Fields]:
-    """The call as it is read by hand, and the fields as they are read by their schema."""
+    """The call as the handwritten reader reads it, and the fields as the schema reads them."""
     call = KafkaCall(KAFKA_APIS[key], version, 1, len(frame), CONNECTION, KafkaContext(image=lambda: IMAGE))
     at = read_head(frame).end
     call.fields = read_body(call, frame, at)
@@ -132,7 +132,7 @@ def _wanted(id_: bytes | None, part: Fields) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("key", "version"), RANGES)
 def test_broken_requests_are_refused_or_read(key: int, version: int) -> None:
-    """Never another error than the one that closes the connection."""
+    """No error is raised but PeerError, which closes the connection."""
     rnd = random.Random(1)
     for fields in messages(key, version, 1)[:60]:
         good = request_frame(key, version, 1, "c", fields)
@@ -163,7 +163,7 @@ def test_produce_is_written_as_by_its_schema(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_rows_of_fetch_are_read_by_their_schema(version: int) -> None:
-    """With records of any size between rows with anything."""
+    """Rows with all kinds of fields, with records of different sizes between them."""
     first, second = IDS["a"], IDS["orders"]
     rows = [
         data.FetchPartitionResponse(first, 0, 0, 5, 4, 1),
@@ -221,7 +221,7 @@ def test_one_row_of_fetch_is_read_by_its_schema(version: int, parts: list[Any]) 
 
 @pytest.mark.parametrize(("key", "version"), [(PRODUCE, 3), (PRODUCE, 9), (FETCH, 4), (FETCH, 12), (FETCH, 18)])
 def test_number_of_partitions_is_limited(key: int, version: int) -> None:
-    """Over all topics: each is an object, which takes many times its bytes."""
+    """The limit counts the partitions of all topics: each is an object, which takes many times its bytes."""
     topics: list[dict[str, Any]]
     if key == PRODUCE:
         part: dict[str, Any] = {"index": 0, "records": None}

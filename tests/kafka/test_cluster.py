@@ -66,7 +66,7 @@ async def test_quorum_is_described(data_cluster: ThreadedCluster, version: int) 
 
 @pytest.mark.parametrize("version", range(3))
 async def test_leaders_are_elected(pair_cluster: ThreadedCluster, version: int) -> None:
-    """Of all partitions, only those that needed an election are in the answer; of named ones, each."""
+    """If all partitions are asked for, the answer has only those that needed an election; of named partitions, it has each."""
     name = new_topic(pair_cluster)
     async with at(pair_cluster) as wire:
 

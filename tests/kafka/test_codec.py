@@ -1,5 +1,5 @@
-"""Kafka's encoding: what is written, and that nothing that is read can do harm. The bytes of whole messages are compared with
-another implementation's in `test_schemas_golden.py`."""
+"""Kafka's encoding: the bytes that are written, and that no bytes that are read can do harm. The bytes of whole messages are
+compared with another implementation's in `test_schemas_golden.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from strandline.broker.kafka.schemas import Schemas
 from strandline.protocol.errors import ErrorCode, PeerError
 
 REFUSED = (PeerError, IndexError, ValueError, struct.error)
-"""What readers raise; `call.read_body` makes a PeerError of it."""
+"""The errors of readers. `call.read_body` turns them into a PeerError."""
 SCHEMAS = Schemas()
 OFFSET_FETCH, METADATA, HEARTBEAT = 9, 3, 12
 
@@ -66,7 +66,7 @@ def test_a_field_without_a_value_or_default_is_a_bug():
 
 
 def test_a_string_that_is_too_long_for_kafka_is_cut_between_characters():
-    """The other door takes longer ones, for example as names of groups. A client that lists the groups must still get an
+    """Strandline's own protocol permits longer strings, for example names of groups. A client that lists groups must still get an
     answer."""
     for is_flexible in (False, True):
         schema = one("string", is_flexible)
@@ -153,7 +153,7 @@ def test_the_bytes_that_abort_another_decoder_are_refused():
 
 
 def test_as_many_tagged_fields_as_in_kafka_are_accepted():
-    """Unknown ones are skipped."""
+    """Unknown tagged fields are skipped."""
     raw = bytearray()
     write_varint(raw, TAGS_MAX)
     for tag in range(TAGS_MAX):
@@ -165,7 +165,7 @@ def test_as_many_tagged_fields_as_in_kafka_are_accepted():
 
 
 def test_all_arrays_of_a_message_together_have_a_limit():
-    """An array in each of many items could have as many of its own. The limit counts for each message anew."""
+    """An array in each of many items could have as many items again. Each message has the whole limit."""
     inner = Struct("I", False, (Field("y", "int8", is_array=True),))
     fields = Struct("S", False, (Field("x", inner, is_array=True),))
     read, _ = struct_codec(fields)
@@ -184,7 +184,7 @@ def test_all_arrays_of_a_message_together_have_a_limit():
 
 @pytest.mark.parametrize(("api_key", "version"), [(METADATA, 1), (METADATA, 12), (OFFSET_FETCH, 8)])
 def test_a_claimed_length_costs_no_memory(api_key, version):
-    """Every count and length that a message begins with, as large as possible, with few bytes after it."""
+    """Each count and length at the beginning of a message is as large as possible, with few bytes after it."""
     read = SCHEMAS.request(api_key, version).read
     read(_valid(api_key, version), 0)
     tracemalloc.start()
@@ -207,7 +207,7 @@ def _valid(api_key: int, version: int) -> bytes:
 
 @pytest.mark.parametrize("api_key", [0, 1, 3, 8, 9, 11, 13, 14, 19, 28, 68])
 def test_messages_that_end_too_early_are_refused(api_key):
-    """At every byte, in the oldest and the newest version."""
+    """The message is cut at every byte, in the oldest and the newest version."""
     rnd = random.Random(api_key)
     for version in (_first(api_key), _last(api_key)):
         codec = SCHEMAS.request(api_key, version)

@@ -1,4 +1,4 @@
-"""What `compare_with_kafka.py` takes for a difference. The comparison with a real Kafka is in `make test-kafka`."""
+"""The differences that `compare_with_kafka.py` finds. The comparison with a real Kafka is in `make test-kafka`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_error_of_the_whole_answer_is_compared_alone() -> None:
 
 
 def test_id_of_a_topic_with_its_name_is_no_part_of_the_place() -> None:
-    """Both sides have ids of their own for the topics of other rounds."""
+    """The two sides have different ids for the topics of other rounds."""
     kafka, ours = ({"topics": [{"name": "a", "topic_id": bytes([side]) * 16, "error_code": 0}]} for side in (1, 2))
     assert found(kafka, ours) == []
     assert found({"topics": [{"topic_id": b"1", "error_code": 0}]}, {"topics": [{"topic_id": b"2", "error_code": 0}]})

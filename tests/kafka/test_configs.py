@@ -53,7 +53,7 @@ async def set_on(wire: KafkaWire, name: str, kind: int = TOPIC) -> dict[str, str
 
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_keys_come_with_value_source_and_synonyms(data_cluster: ThreadedCluster, version: int) -> None:
-    """Null and an empty list ask for all keys, a list for those."""
+    """Null and an empty list ask for all keys, another list for its own."""
     name = new_topic(data_cluster)
     async with at(data_cluster) as wire:
         assert (await alter(wire, 1, TOPIC, name, ("retention.ms", SET, "1234"))).error_code == 0
@@ -108,7 +108,7 @@ async def test_keys_are_set_appended_and_unset(data_cluster: ThreadedCluster, ve
 
 @pytest.mark.parametrize("version", range(3))
 async def test_older_request_replaces_all_that_was_set(data_cluster: ThreadedCluster, version: int) -> None:
-    """What it does not name goes back to its default."""
+    """A key that the request does not name returns to its default."""
     name = new_topic(data_cluster)
     async with at(data_cluster) as wire:
         assert (await replace(wire, version, name, retention_ms="5", segment_ms="60000")).error_code == 0
@@ -154,7 +154,7 @@ async def test_keys_without_a_value_or_twice_are_refused_alone(data_cluster: Thr
 
 
 async def test_deletion_of_what_is_not_set_changes_nothing(data_cluster: ThreadedCluster) -> None:
-    """Not even of a key that only Kafka has."""
+    """This includes keys that only Kafka has."""
     name, keys = new_topic(data_cluster), [("remote.storage.enable", UNSET, None), ("retention.ms", UNSET, None)]
     async with at(data_cluster) as wire:
         assert (await alter(wire, 1, TOPIC, name, *keys)).error_code == 0
@@ -163,14 +163,15 @@ async def test_deletion_of_what_is_not_set_changes_nothing(data_cluster: Threade
 
 
 async def test_synonyms_have_values(data_cluster: ThreadedCluster) -> None:
-    """Kafka's tools show a key that has no default without one."""
+    """In Kafka, a key without a default has no synonym for it."""
     async with at(data_cluster) as wire:
         found = await describe(wire, 4, BROKER, "1")
     assert all(synonym.value is not None for config in found.configs if not config.is_sensitive for synonym in config.synonyms)
 
 
 async def test_a_resource_that_is_named_many_times_is_described_once(data_cluster: ThreadedCluster) -> None:
-    """20,000 times the name of a broker, 140 KB, kept it busy for 48 seconds and took 2.8 GB of its memory."""
+    """A request with 20,000 times the name of a broker (140 KB) used to keep it busy for 48 seconds and take 2.8 GB of its
+    memory."""
     broker = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": None}
     topic = {"resource_type": TOPIC, "resource_name": new_topic(data_cluster), "configuration_keys": ["retention.ms"]}
     fields = {"resources": [broker, topic] * 5_000, "include_synonyms": True, "include_documentation": True}
@@ -191,7 +192,7 @@ SESSION, HEARTBEAT, ASSIGNMENT = (
 
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_a_group_is_described_with_kafkas_sources(data_cluster: ThreadedCluster, version: int) -> None:
-    """The group need not exist. 8 is DYNAMIC_GROUP_CONFIG, 5 DEFAULT_CONFIG; the synonyms are the brokers' keys."""
+    """The group need not exist. 8 is DYNAMIC_GROUP_CONFIG, 5 is DEFAULT_CONFIG; the synonyms are the brokers' keys."""
     group = f"described-{version}"
     async with at(data_cluster) as wire:
         assert (await alter(wire, 1, GROUP, group, (SESSION, SET, "50000"))).error_code == 0
@@ -239,7 +240,7 @@ async def test_older_request_replaces_all_that_was_set_on_a_group(data_cluster: 
 
 
 async def test_groups_with_values_of_their_own_are_listed(data_cluster: ThreadedCluster) -> None:
-    """Whether the group exists or not, and as long as it has one."""
+    """A group is listed as long as it has a value, whether it exists or not."""
     async with at(data_cluster) as wire:
         await alter(wire, 1, GROUP, "listed", (SESSION, SET, "50000"))
         groups = (await wire.call(LIST, 1, {"resource_types": [GROUP]})).config_resources
@@ -253,7 +254,7 @@ async def test_groups_with_values_of_their_own_are_listed(data_cluster: Threaded
 
 
 async def test_the_next_heartbeat_has_the_groups_interval(data_cluster: ThreadedCluster) -> None:
-    """Kafka's consumers take the interval from each answer. The answer to the change comes when this broker has read it."""
+    """Kafka's consumers take the interval from each answer. A change is answered after this broker has applied it."""
     topic = new_topic(data_cluster)
     async with await GroupWire.to(data_cluster, "live") as wire:
         joined = await wire.beat(member_id="m", subscribed_topic_names=[topic])
@@ -267,7 +268,7 @@ async def test_the_next_heartbeat_has_the_groups_interval(data_cluster: Threaded
 
 @pytest.mark.parametrize("name", ["leader.replication.throttled.replicas", "follower.replication.throttled.rate"])
 async def test_throttle_of_replication_is_refused_with_its_place(data_cluster: ThreadedCluster, name: str) -> None:
-    """Kafka's tool for reassignments sets these keys. Its user learns what limits a reassignment here."""
+    """Kafka's tool for reassignments sets these keys. The error message names the option that limits a reassignment here."""
     kind, resource = (TOPIC, new_topic(data_cluster)) if name.endswith("replicas") else (BROKER, "1")
     async with at(data_cluster) as wire:
         row = await alter(wire, 1, kind, resource, (name, SET, "1"))
@@ -283,7 +284,7 @@ async def test_name_that_no_topic_can_have_is_refused(data_cluster: ThreadedClus
 
 @pytest.mark.parametrize(("kind", "code"), [("", ErrorCode.INVALID_REQUEST), ("group", ErrorCode.UNSUPPORTED_VERSION)])
 async def test_quota_entity_that_there_is_not_is_refused(data_cluster: ThreadedCluster, kind: str, code: ErrorCode) -> None:
-    """Kafka has a code for an empty type, and another one for a type that it does not know."""
+    """Kafka has one code for an empty type, and another one for an unknown type."""
     async with at(data_cluster) as wire:
         component = {"entity_type": kind, "match_type": 0, "match": "name"}
         answer = await wire.call(DESCRIBE_QUOTAS, 1, {"components": [component], "strict": False})

@@ -1,4 +1,4 @@
-"""Connections of Kafka's clients: the order of answers, what overlaps and what waits, and the ends of connections."""
+"""Connections of Kafka's clients: the order of answers, which requests overlap or wait, and the ends of connections."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def at_server(server):
 
 
 def test_produce_requests_overlap_and_are_answered_in_their_order(on_loop):
-    """A producer with five requests in flight is served five at once, whatever the order in which followers catch up."""
+    """All five requests in flight of a producer are handled at the same time, in whatever order the followers catch up."""
 
     async def scenario():
         parking = Parking()
@@ -68,7 +68,8 @@ def test_produce_requests_overlap_and_are_answered_in_their_order(on_loop):
 
 
 def test_other_requests_wait_for_those_before_them(on_loop):
-    """What a request sees does not depend on the fate of an earlier one: as in Kafka, which reads on after each answer."""
+    """A request is read after the answer to the one before, as in Kafka, so it does not depend on an earlier one that may still
+    fail."""
 
     async def scenario():
         parking = Parking()
@@ -88,7 +89,7 @@ def test_other_requests_wait_for_those_before_them(on_loop):
 
 @pytest.mark.parametrize("frame_of", [beat_frame, produce_frame])
 def test_a_thousand_requests_at_once_are_answered_in_their_order(on_loop, frame_of):
-    """The answers are given later, each in an iteration of its own. In flight are at most as many as the limit says."""
+    """Each answer is given later, in an iteration of its own. The number of requests in flight keeps to the limit."""
 
     async def scenario():
         most = 0
@@ -109,7 +110,7 @@ def test_a_thousand_requests_at_once_are_answered_in_their_order(on_loop, frame_
 
 
 def test_a_request_without_an_answer_does_not_hold_up_the_next(on_loop):
-    """acks=0."""
+    """A Produce with acks=0."""
 
     async def scenario():
         def on_produce(request):
@@ -175,7 +176,7 @@ def test_a_frame_may_arrive_byte_by_byte(on_loop):
 @pytest.mark.parametrize("client_id", [None, "", "naïve ☕\n\x1b[2J", "x" * 0x7FFF], ids=["null", "empty", "odd", "huge"])
 @pytest.mark.parametrize("version", [3, 4], ids=["head v1", "head v2"])
 def test_client_ids_of_every_kind_are_read(on_loop, client_id, version):
-    """It is a string with a length of two bytes in both kinds of heads. Most of a huge one is forgotten."""
+    """The client id is a string with a length of two bytes in both kinds of heads. Only the beginning of a huge one is kept."""
 
     async def scenario():
         seen: list[Any] = []
@@ -195,7 +196,7 @@ def test_client_ids_of_every_kind_are_read(on_loop, client_id, version):
 
 
 def test_tagged_fields_of_a_head_are_skipped(on_loop):
-    """A client newer than us may send some."""
+    """A client that is newer than the broker may send some."""
 
     async def scenario():
         body = request_frame(HEARTBEAT, 4, 1, "c", BEAT_FIELDS)[12:]
@@ -209,7 +210,7 @@ def test_tagged_fields_of_a_head_are_skipped(on_loop):
 
 
 def test_head_of_the_response_has_tagged_fields_in_flexible_versions(on_loop):
-    """But the one of ApiVersions never has, because its reader does not know what we speak."""
+    """The head of ApiVersions never has any, because the client does not know yet which versions the broker speaks."""
 
     async def scenario():
         async with serving_kafka({apis.HEARTBEAT: answer_at_once}) as (_, port), kafka(port) as wire:
@@ -228,7 +229,7 @@ def test_head_of_the_response_has_tagged_fields_in_flexible_versions(on_loop):
 
 @pytest.mark.parametrize("version", [5, 99, 0x7FFF, -1])
 def test_api_versions_of_an_unknown_version_is_answered_in_version_0(on_loop, version):
-    """With what is served of ApiVersions alone, so that the client can ask again (KIP-511). The body is not read."""
+    """The answer names only the versions of ApiVersions, so that the client can ask again (KIP-511). The body is not read."""
 
     async def scenario():
         async with serving_kafka({apis.HEARTBEAT: answer_at_once}) as (_, port), kafka(port) as wire:
@@ -293,7 +294,7 @@ UNSERVED = {
 
 @pytest.mark.parametrize("frame", UNSERVED.values(), ids=UNSERVED)
 def test_what_is_not_served_closes_the_connection(on_loop, frame):
-    """As Kafka does: the client would not understand any answer. Requests before it are answered first."""
+    """As in Kafka: the client would not understand any answer. Requests before it are answered first."""
 
     async def scenario():
         handlers = {apis.HEARTBEAT: answer_at_once, apis.PRODUCE: answer_at_once}
@@ -403,7 +404,7 @@ def test_memory_that_is_full_holds_up_produce_alone(on_loop):
 
 
 def test_a_client_that_reads_nothing_is_not_served_on(on_loop):
-    """Its answers are bounded, and others are served."""
+    """The bytes that wait for it are bounded."""
 
     async def scenario():
         served = 0
@@ -468,7 +469,7 @@ def test_answers_that_are_ready_leave_when_the_client_has_finished_sending(on_lo
 
 
 def test_a_stopping_server_answers_what_it_has_begun(on_loop):
-    """And nothing that came later: the client sends it again elsewhere."""
+    """A request that arrives later gets no answer: the client sends it to another broker."""
 
     async def scenario():
         parking = Parking()
@@ -490,7 +491,7 @@ def test_a_stopping_server_answers_what_it_has_begun(on_loop):
 
 
 def test_a_handler_without_an_answer_to_report_an_error_with_closes(on_loop):
-    """A Produce with acks=0 that fails, as in Kafka."""
+    """As in Kafka, a Produce with acks=0 that fails closes the connection."""
 
     async def scenario():
         def on_produce(request):
@@ -510,7 +511,7 @@ def test_a_handler_without_an_answer_to_report_an_error_with_closes(on_loop):
 
 
 def asking(parking: Parking, outcomes: list[str]) -> dict[int, Any]:
-    """ListGroups, which asks the handler of Heartbeat first."""
+    """ListGroups, whose handler first sends a request to the handler of Heartbeat."""
 
     async def ask_first(request: Any, call: KafkaCall, handler: Any) -> None:
         try:
@@ -525,7 +526,7 @@ def asking(parking: Parking, outcomes: list[str]) -> dict[int, Any]:
 
 
 def test_what_waits_for_an_inner_request_ends_with_the_connection(on_loop):
-    """Handlers do not answer requests of lost connections; a task would wait for ever."""
+    """Handlers do not answer requests of lost connections, so a task that waits for such an answer would never end."""
 
     async def scenario():
         parking, outcomes = Parking(), []
@@ -546,7 +547,7 @@ def test_what_waits_for_an_inner_request_ends_with_the_connection(on_loop):
 
 
 def test_an_inner_request_is_charged_to_the_quota_of_its_client(on_loop):
-    """Its answer does not go to the client, so it names no throttle time and mutes no connection."""
+    """The client does not get the inner answer, so that has no throttle time and mutes no connection."""
 
     async def scenario():
         parking, outcomes, clock = Parking(), [], [0.0]
@@ -573,7 +574,7 @@ def test_an_inner_request_is_charged_to_the_quota_of_its_client(on_loop):
 
 
 def test_a_bug_in_a_translation_is_logged_once_and_ends_the_request_alone(on_loop):
-    """On the way in it is answered as UNKNOWN_SERVER_ERROR. On the way out there is no answer, and the connection is closed."""
+    """If the request cannot be translated, the answer is UNKNOWN_SERVER_ERROR. If the answer cannot, the connection is closed."""
 
     async def scenario():
         def broken(call, *_):
@@ -610,7 +611,8 @@ def test_an_own_error_code_never_leaves(on_loop):
 
 
 def test_an_answer_that_is_too_large_is_not_written(on_loop, monkeypatch):
-    """A small request can name the same large group thousands of times: the answer took a gigabyte before it was refused."""
+    """A small request can name the same large group thousands of times: its answer used to take a gigabyte before it was
+    refused."""
     monkeypatch.setattr(codec, "WRITTEN_BYTES_MAX", 100_000)
     group = {"group_id": "g" * 1000, "protocol_type": "consumer", "group_state": "Stable", "group_type": "classic"}
     listed = {"error_code": 0, "throttle_time_ms": 0, "groups": [group] * 1_000}

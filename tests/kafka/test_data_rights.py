@@ -1,4 +1,4 @@
-"""What a Kafka client without rights learns of the topics that it names: not even whether they exist."""
+"""A Kafka client without rights must not find out anything about the topics that it names, not even whether they exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IMAGE: Any = SimpleNamespace(
     topics_by_id={OPEN: TOPICS["open"], HIDDEN: TOPICS["hidden"]},
     brokers={},
 )
-"""There is no topic `missing`."""
+"""An image without the topic `missing`."""
 MISSING = bytes(range(16))
 UNKNOWN, DENIED = ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED
 ALIKE = {"open": 0, "hidden": DENIED, "missing": DENIED}
@@ -92,7 +92,7 @@ def test_refused_records_do_not_reveal_a_hidden_topic(version: int, records: byt
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("version", [3, 12])
 def test_produce_in_no_transaction_is_refused_for_every_topic(version: int, name: str) -> None:
-    """A transactional batch without a transactional id, whether the topic exists or not."""
+    """A transactional batch without a transactional id gets the same error whether the topic exists or not."""
     records = batch("a", is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
     topics = [{"name": name, "partition_data": [{"index": 0, "records": records}]}]
     call = read(s.WRITE, PRODUCE, version, {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics})
@@ -126,7 +126,7 @@ def test_fetch_answers_alike_for_hidden_and_missing_topics(version: int) -> None
 @pytest.mark.parametrize("name", ["hidden", "missing"])
 @pytest.mark.parametrize("version", [7, 12])
 def test_fetch_of_a_topic_without_the_right_begins_no_session(version: int, name: str) -> None:
-    """Nor is it added to one: for a topic that does not exist there is no session, and the client would know by that."""
+    """It is not added to a session either: a topic that does not exist has no session, so the client could tell the two apart."""
     limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1, "rack_id": "", "forgotten_topics_data": []}
 
     def asked(session_id: int, epoch: int, *names: str) -> data.FetchRequest:
@@ -145,7 +145,7 @@ def test_fetch_of_a_topic_without_the_right_begins_no_session(version: int, name
 
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_fetch_by_id_says_that_the_right_is_missing(version: int) -> None:
-    """UNKNOWN_TOPIC_ID let a librdkafka consumer wait in silence when its right was taken away."""
+    """After UNKNOWN_TOPIC_ID, a librdkafka consumer whose right was taken away used to wait in silence."""
     topics = [{"topic_id": id_, "partitions": [fetch_partition(0)]} for id_ in (OPEN, HIDDEN, MISSING)]
     limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1, "rack_id": "", "forgotten_topics_data": []}
     call = read(s.READ, FETCH, version, {**limits, "topics": topics})
@@ -184,7 +184,8 @@ def test_offset_requests_answer_alike_for_hidden_and_missing_topics() -> None:
 def test_offset_that_cannot_exist_does_not_reveal_a_hidden_topic(
     api_key: int, version: int, operation: int, item: dict[str, int], code: ErrorCode
 ) -> None:
-    """The listener itself answers such an offset. Without a check of the right, that error would reveal that the topic exists."""
+    """The listener itself refuses such an offset. If it did not check the right first, the error would reveal that the topic
+    exists."""
     topics = [{"name": each, "partitions": [{"partition_index": 0, **item}]} for each in NAMES]
     call = read(operation, api_key, version, {"replica_id": -1, "isolation_level": 0, "timeout_ms": 1, "topics": topics})
     assert call.api.to_ours(call).partitions == []  # type: ignore[attr-defined]
@@ -193,7 +194,7 @@ def test_offset_that_cannot_exist_does_not_reveal_a_hidden_topic(
 
 
 def test_metadata_creates_no_topic_that_the_client_may_not_describe() -> None:
-    """It is answered at once, as a topic that exists: so the client learns nothing."""
+    """A topic that is missing is answered as one that exists, at once, so the client cannot tell them apart."""
     topics = [{"name": name, "topic_id": bytes(16)} for name in NAMES]
     fields = {"topics": topics, "allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
     request, call = SimpleNamespace(), read(s.DESCRIBE, METADATA, 12, fields)
@@ -205,7 +206,7 @@ def test_metadata_creates_no_topic_that_the_client_may_not_describe() -> None:
 
 
 def test_resources_with_a_configuration_are_listed_for_those_who_may_see_the_clusters() -> None:
-    """DESCRIBE_CONFIGS on the cluster, as in Kafka. The handler of Metadata would only ask for DESCRIBE on topics."""
+    """DESCRIBE_CONFIGS on the cluster is required, as in Kafka. The handler of Metadata would require only DESCRIBE on topics."""
     call = read(s.DESCRIBE, LIST_CONFIG_RESOURCES, 1, {"resource_types": []})
     with pytest.raises(BrokerError, match="DESCRIBE_CONFIGS") as caught:
         call.api.to_ours(call)

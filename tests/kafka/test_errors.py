@@ -31,7 +31,7 @@ def test_each_of_our_own_codes_has_one_of_kafkas():
 
 
 async def test_metadata_that_is_refused_has_the_error_of_each_topic():
-    """Below version 13 it has no other place for it."""
+    """Versions below 13 have no error of the whole response."""
 
     def on_metadata(request: Any) -> None:
         raise BrokerError(ErrorCode.FENCED_BROKER, "not yet")
@@ -47,7 +47,7 @@ async def test_metadata_that_is_refused_has_the_error_of_each_topic():
 
 @each_own_code
 async def test_the_writer_of_produce_sends_none(code):
-    """It is written by hand."""
+    """The writer of Produce is handwritten."""
 
     def on_produce(request: Any) -> None:
         if request.body.timeout_ms == 1:
@@ -68,7 +68,7 @@ async def test_the_writer_of_produce_sends_none(code):
 
 @each_own_code
 async def test_the_writer_of_fetch_sends_none(code):
-    """It is written by hand: the codes of partitions, and the one of the whole response."""
+    """The writer of Fetch is handwritten: both the codes of partitions and the code of the response."""
 
     def on_fetch(request: Any) -> None:
         if request.body.max_wait_ms == 1:

@@ -1,4 +1,4 @@
-"""Fetch in each version: records as they are in the log, sessions, and what is wrong with single partitions."""
+"""Fetch in each version: records as they are in the log, sessions, and errors of single partitions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def key_of(topic: Fields) -> Any:
 
 @pytest.mark.parametrize("version", [4, 11, 12, 18])
 async def test_offset_within_a_batch_gives_the_whole_batch(data_cluster: Cluster, version: int) -> None:
-    """And the first batch comes, however large it is (KIP-74)."""
+    """The first batch is returned, however large it is (KIP-74)."""
     async with connect(data_cluster) as wire:
         topic = new_topic(data_cluster)
         assert (await wire.produce(9, topic, batch("a", "b", "c"))).error_code == 0
@@ -93,7 +93,7 @@ async def test_aborted_transactions_are_ordered_by_their_first_offsets(data_clus
 
 
 def write_transactions(cluster: Cluster, key: tuple[bytes, int]) -> None:
-    """Two transactions, of which the one that begins later is aborted first; and one that stays open."""
+    """Write two transactions, of which the one that begins later is aborted first, and one that stays open."""
 
     def write() -> None:
         state = cluster.cluster.nodes.server(1).replicas.partitions[key].leader_state
@@ -185,7 +185,7 @@ async def test_another_broker_names_the_leader(pair_cluster: Cluster, version: i
 
 @pytest.mark.parametrize("version", [12, 16, 18])
 async def test_leader_change_answers_a_fetch_that_waits(pair_cluster: Cluster, version: int) -> None:
-    """The consumer continues at the new leader at once, not when its long poll is over (KIP-951)."""
+    """The consumer can continue at the new leader at once, before its long poll ends (KIP-951)."""
     topic = new_topic(pair_cluster, replication_factor=1)
     async with DataWire.at(pair_cluster.kafka_bootstrap) as wire:
         leader, addresses = await leader_and_addresses(wire, topic)
@@ -225,7 +225,7 @@ async def test_leader_epochs_are_compared(data_cluster: Cluster, version: int) -
 
 @pytest.mark.parametrize("version", [12, 18])
 async def test_diverging_epoch_is_returned(data_cluster: Cluster, version: int) -> None:
-    """The consumer has read offset 5 in epoch 0, of which the leader has one record only."""
+    """The consumer has read up to offset 5 in epoch 0, of which the leader has only one record."""
     async with connect(data_cluster) as wire:
         topic = await topic_with(data_cluster, wire, "a")
         fields = await wire.fetch_fields({topic: 0})
@@ -264,7 +264,7 @@ async def test_session_names_only_what_changes(data_cluster: Cluster, version: i
 
 @pytest.mark.parametrize("version", WITH_NAMES)
 async def test_unknown_name_does_not_starve_in_a_session(data_cluster: Cluster, version: int) -> None:
-    """The client believes that its session has what it has named. So there is none while a name is unknown."""
+    """The client assumes that its session has all topics that it has named, so it gets no session while a name is unknown."""
     async with connect(data_cluster) as wire:
         topic = await topic_with(data_cluster, wire, "a")
         answer = await wire.fetch(version, {topic: 0, "nothing": 0}, session_epoch=0)
@@ -280,8 +280,8 @@ async def test_unknown_name_does_not_starve_in_a_session(data_cluster: Cluster, 
 
 @pytest.mark.parametrize("version", WITH_SESSIONS)
 async def test_topic_created_again_is_found_again(data_cluster: Cluster, version: int) -> None:
-    """With names, the session ends, because the topic that it holds has no name any more. With ids, the client learns that the
-    id is gone."""
+    """With names, the session ends, because its topic no longer has a name. With ids, the response says that the id is
+    unknown."""
     async with connect(data_cluster) as wire:
         topic = await topic_with(data_cluster, wire, "a")
         session_id = (await wire.fetch(version, {topic: 0}, session_epoch=0)).session_id

@@ -27,7 +27,7 @@ class RackedCluster(WireCluster):
         return nodes
 
     def counted(self, node: int) -> Any:
-        """What the broker has counted for all topics."""
+        """The broker's metrics of all topics."""
         return self.server(node).replicas.metrics.total()
 
 
@@ -71,7 +71,7 @@ async def test_leader_names_the_replica_and_the_follower_serves_it() -> None:
 
 
 async def test_follower_serves_a_client_that_never_waits() -> None:
-    """Each of its fetches is over before the follower has asked the leader for the high watermark."""
+    """Each of its fetches ends before the follower has asked the leader for the high watermark."""
     async with RackedCluster() as cluster:
         await cluster.create("orders", replicas=[[1, 2, 3]])
         ports = dict(enumerate(cluster.kafka_bootstrap.split(","), 1))

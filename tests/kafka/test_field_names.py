@@ -40,7 +40,7 @@ def fields_read_by_name(tree: ast.AST) -> list[str]:
 
 
 def keys_of_dicts(tree: ast.AST) -> list[str]:
-    """In functions: those of the module are tables."""
+    """The keys of dicts in functions. Dicts of the module are tables."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     dicts = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Dict)]
     return [key.value for each in dicts for key in each.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
@@ -48,15 +48,15 @@ def keys_of_dicts(tree: ast.AST) -> list[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=[path.stem for path in MODULES])
 def test_fields_that_a_translation_names_exist_in_kafka(path):
-    """In some request what it reads with a default, and in some response what it writes. The fields that it reads without one are
-    attributes, whose absence every test notices."""
+    """A field that is read with a default is in some request, and a field that is written is in some response. Fields that are
+    read without a default are attributes: every test would fail if one did not exist."""
     tree = ast.parse(path.read_text())
     assert [name for name in fields_read_by_name(tree) if name not in request_names()] == []
     assert [name for name in keys_of_dicts(tree) if name not in response_names()] == []
 
 
 def test_misspelt_field_is_found():
-    """A test of the look at the responses that all tests of this folder have (`conftest.py`)."""
+    """The check of responses that `conftest.py` installs for all tests of this folder."""
     names = names_in_responses(3)
     good = {"brokers": [{"node_id": 1, "rack": None}], "topics": [], "throttle_time_ms": 0}
     assert unknown_names(names, good, "Metadata") == []

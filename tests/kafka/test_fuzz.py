@@ -63,14 +63,14 @@ class Run:
                         await self._exchange(wire, fuzzer.burst())
 
     def _goes_on(self, until_s: float) -> bool:
-        """Until the time is over; longer on a busy machine, where little was tried by then."""
+        """Whether to send more: until the time is over, or longer on a busy machine that has tried little by then."""
         now = time.monotonic()
         is_enough = self.answers >= ANSWERS_MIN and self.closed >= CLOSED_MIN
         return not self.failures and (now < until_s or (not is_enough and now < until_s + PATIENCE_S))
 
     async def _exchange(self, wire: KafkaWire, frames: list[bytes]) -> None:
-        """Send some requests at once, and look at the answers, which come in the same order. A broken Produce may have acks=0,
-        and no answer."""
+        """Send some requests together, and check the answers, which arrive in the same order. A broken Produce may have acks=0
+        and so no answer."""
         self.requests += len(frames)
         wire.send_bytes(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
         unanswered = iter(frames)
@@ -89,7 +89,7 @@ class Run:
             self._look_at_log(b"|".join(frames))
 
     def _look_at(self, frame: bytes, answer: bytes) -> None:
-        """An answer follows its schema to its last byte, and has no error codes but Kafka's."""
+        """Check that an answer follows its schema to the last byte, and has only Kafka's error codes."""
         if not frame:
             self._fail(f"an answer to {answer[:4].hex()}, which is none of the requests, or comes too early", answer)
             return
@@ -111,7 +111,7 @@ class Run:
 
 
 def own_codes(value: Any) -> list[int]:
-    """The error codes in an answer that Kafka does not know."""
+    """The error codes in an answer that Kafka does not have."""
     if isinstance(value, list):
         return [code for part in value for code in own_codes(part)]
     if not isinstance(value, dict):
@@ -184,7 +184,7 @@ def kafka_door(cluster: Cluster) -> Any:
 
 
 async def still_works(cluster: Cluster) -> None:
-    """The clients are gone without a trace, and another one is served."""
+    """The clients have left nothing behind, and another client is served."""
     door = kafka_door(cluster)
     await until(lambda: not door.connections and not door._tasks, "all connections and tasks have ended")
     async with KafkaWire.at(cluster.kafka_bootstrap) as wire:

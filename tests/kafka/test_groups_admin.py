@@ -1,4 +1,4 @@
-"""What operators ask of groups in each version of Kafka's requests."""
+"""Requests of operators about groups, in each version of Kafka's requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_groups_are_listed_by_state_and_type(groups_cluster: Cluster) -> N
 
 @pytest.mark.parametrize("version", [5, 6])
 async def test_group_of_offsets_alone_is_described_as_empty(groups_cluster: Cluster, version: int) -> None:
-    """A program that commits without a membership makes such a group, and `kafka-consumer-groups --describe` shows it."""
+    """A program that commits without a membership creates such a group, and `kafka-consumer-groups --describe` shows it."""
     async with await GroupWire.to(groups_cluster, "simple") as wire:
         await wire.commit(9, {"name": "orders"}, {0: 1})
         (group,) = (await wire.ask(DESCRIBE, version, groups=["simple"])).groups

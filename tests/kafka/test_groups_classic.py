@@ -36,7 +36,7 @@ async def test_share_groups_have_no_coordinator(groups_cluster: Cluster, version
 
 @pytest.mark.parametrize("version", VERSIONS[JOIN])
 async def test_member_joins_syncs_beats_and_leaves(groups_cluster: Cluster, version: int) -> None:
-    """Below version 4 at once; from then on the coordinator names an id first (KIP-394)."""
+    """A member joins at once below version 4. In later versions the coordinator first gives it an id (KIP-394)."""
     async with await GroupWire.to(groups_cluster, f"classic-{version}") as wire:
         joined = await wire.join(version)
         if version >= 4:
@@ -57,7 +57,7 @@ async def test_member_joins_syncs_beats_and_leaves(groups_cluster: Cluster, vers
 
 
 async def test_leader_gets_the_subscriptions_of_all_members(groups_cluster: Cluster) -> None:
-    """Their metadata are bytes to the coordinator, and each member gets the bytes that the leader has sent for it."""
+    """Their metadata are opaque bytes to the coordinator, and so are the assignments that the leader sends for the members."""
     async with await GroupWire.to(groups_cluster, "two") as one, await GroupWire.to(groups_cluster, "two") as other:
         first = await one.become_member(9)
         named = await other.join(5)
@@ -74,7 +74,8 @@ async def test_leader_gets_the_subscriptions_of_all_members(groups_cluster: Clus
 
 @pytest.mark.parametrize(("version", "skips"), [(5, None), (9, True)])
 async def test_static_leader_that_returns_does_not_assign(groups_cluster: Cluster, version: int, skips: bool | None) -> None:
-    """Nothing has changed (KIP-814). An old client does not know `skip_assignment`: it is told of another leader."""
+    """The assignment is still valid (KIP-814). An old client does not know `skip_assignment`, so the response names another
+    leader."""
     async with await GroupWire.to(groups_cluster, f"static-{version}") as wire:
         first = await wire.become_member(version, instance_id="i")
         again = await wire.join(version, instance_id="i")
@@ -91,7 +92,7 @@ async def test_static_leader_that_returns_does_not_assign(groups_cluster: Cluste
 
 @pytest.mark.parametrize("version", VERSIONS[JOIN])
 async def test_refused_join_names_no_protocol(groups_cluster: Cluster, version: int) -> None:
-    """Null is not allowed there in old versions."""
+    """Old versions do not permit null there."""
     async with await GroupWire.to(groups_cluster, "refused") as wire:
         refused = await wire.join(version, session_timeout_ms=1)
     assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
@@ -100,7 +101,7 @@ async def test_refused_join_names_no_protocol(groups_cluster: Cluster, version: 
 
 
 async def test_sync_must_name_the_protocol(groups_cluster: Cluster) -> None:
-    """From version 5 on (KIP-559)."""
+    """This is required from version 5 on (KIP-559)."""
     async with await GroupWire.to(groups_cluster, "sync") as wire:
         joined = await wire.become_member()
         for fields in ({"protocol_type": None}, {"protocol_name": None}, {"protocol_name": "sticky"}):
@@ -121,7 +122,7 @@ async def test_old_leave_has_the_error_of_its_member(groups_cluster: Cluster) ->
 
 
 async def test_static_member_is_removed_by_its_instance_id(groups_cluster: Cluster) -> None:
-    """As `kafka-consumer-groups` and operators of Kafka Streams do."""
+    """`kafka-consumer-groups` and operators of Kafka Streams send such requests."""
     async with await GroupWire.to(groups_cluster, "removed") as wire:
         joined = await wire.become_member(instance_id="i")
         left = await wire.ask(LEAVE, 5, members=[{"member_id": "", "group_instance_id": "i", "reason": "moved"}])
@@ -157,7 +158,7 @@ async def test_group_and_one_that_does_not_exist_are_described(groups_cluster: C
 
 
 def test_members_of_a_group_that_loads_are_not_told() -> None:
-    """Java's consumers take COORDINATOR_LOAD_IN_PROGRESS for a fatal error here."""
+    """Java's consumers treat COORDINATOR_LOAD_IN_PROGRESS as a fatal error here."""
     refused = {api.key: api.refused for api in classic_groups.APIS}
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert refused[HEARTBEAT](None, loading, None)["error_code"] == ErrorCode.NONE  # type: ignore[arg-type]
@@ -165,7 +166,8 @@ def test_members_of_a_group_that_loads_are_not_told() -> None:
 
 
 def test_join_that_is_to_be_sent_again_has_a_code_that_all_clients_know() -> None:
-    """The group got the newer protocol while the JoinGroup waited. Kafka's code for it ends an aiokafka consumer."""
+    """The group was converted to the newer protocol while the JoinGroup waited. Kafka's code for that ends an aiokafka
+    consumer."""
     refused = {api.key: api.refused for api in classic_groups.APIS}[JOIN]
     call = Fields(version=5, fields=Fields(member_id="m"))
     answer = refused(call, ErrorCode.REBALANCE_IN_PROGRESS, None)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ Cluster = ThreadedCluster
 
 
 async def test_member_of_version_0_gets_an_id(groups_cluster: Cluster) -> None:
-    """From version 1 on it brings its own (KIP-1082)."""
+    """From version 1 on, the member creates its own id (KIP-1082)."""
     async with await GroupWire.to(groups_cluster, "v0") as wire:
         one, other = await wire.beat(0), await wire.beat(0)
         assert one.error_code == other.error_code == 0
@@ -53,7 +53,7 @@ async def test_member_subscribes_by_a_regular_expression(groups_cluster: Cluster
 
 @pytest.mark.parametrize("version", VERSIONS[CONSUMER_DESCRIBE])
 async def test_group_is_described_by_the_api_of_its_type(groups_cluster: Cluster, version: int) -> None:
-    """Java's admin client asks for the newer type first, and then for the classic one."""
+    """Java's admin client asks for a group of the newer type first, and then for a classic one."""
     name = f"newer-{version}"
     async with await GroupWire.to(groups_cluster, name) as wire:
         member = str(uuid4())
@@ -96,7 +96,7 @@ async def test_classic_group_is_not_described_as_a_newer_one(groups_cluster: Clu
 
 
 async def test_classic_member_joins_a_group_of_the_newer_protocol(groups_cluster: Cluster) -> None:
-    """Online migration, in the versions of an old client: it leads nothing, and gets what the coordinator assigns."""
+    """Online migration with the requests of an old client: it leads nothing, and gets its assignment from the coordinator."""
     async with await GroupWire.to(groups_cluster, "mixed") as wire:
         newer = str(uuid4())
         joined = await wire.beat(member_id=newer)

@@ -1,4 +1,4 @@
-"""One group whose members are different clients: they share the partitions, also when the coordinator dies."""
+"""One group with members of different clients: they share the partitions, also after the coordinator has died."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP = "readers"
 SETTINGS = {"offsets_topic_num_partitions": 3, "group_initial_rebalance_delay_ms": 0}
 PARTITIONS = 6
 WITHIN_S = 60.0
-"""Above a session (45 s). Kafka's clients send LeaveGroup once, and a coordinator that was paused rejects it."""
+"""More than a session (45 s). Kafka's clients send LeaveGroup once, and a coordinator that was paused rejects it."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -33,7 +33,7 @@ def newer(judge: Judge, cluster: Cluster) -> list[Member]:
 
 
 def both(judge: Judge, cluster: Cluster) -> list[Member]:
-    """The group has the newer protocol, and members of the classic one in it (online migration)."""
+    """Members of both protocols in one group: the group has the newer protocol (online migration)."""
     return [*newer(judge, cluster), *classic(judge, cluster)]
 
 
@@ -50,7 +50,7 @@ class Records:
             self._ends[partition] = sent.offset + 1
 
     async def are_read_by(self, members: int) -> None:
-        """Send until so many members share the partitions, and wait until all records are committed."""
+        """Send records until this many members share all partitions, and wait until all records are committed."""
         judge = self._judge
         await self._send()
         async with asyncio.timeout(WITHIN_S):

@@ -1,4 +1,4 @@
-"""Committed offsets in each version of Kafka's requests: by names and by ids, of topics that exist and of others."""
+"""Committed offsets in each version of Kafka's requests: by names and by ids, of topics that exist and of those that do not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_commit_for_an_unknown_topic_is_refused(groups_cluster: Cluster, v
 
 @pytest.mark.parametrize("version", [2, 8, 9, 10])
 async def test_refused_commit_has_the_error_at_each_partition(groups_cluster: Cluster, version: int) -> None:
-    """There is no other place for it. At GROUP_ID_NOT_FOUND, a Java consumer that was paused would not join again."""
+    """The response has no other place for it. After GROUP_ID_NOT_FOUND, a Java consumer that was paused would not join again."""
     orders = {"name": "orders", "topic_id": await topic_id(groups_cluster)}
     async with await GroupWire.to(groups_cluster, f"refused-{version}") as wire:
         for member, code in (("m", ErrorCode.UNKNOWN_MEMBER_ID), ("", ErrorCode.ILLEGAL_GENERATION)):
@@ -64,7 +64,7 @@ async def test_refused_commit_has_the_error_at_each_partition(groups_cluster: Cl
 
 @pytest.mark.parametrize("version", [2, 9, 10])
 async def test_partition_that_does_not_exist_is_unknown_in_a_refused_commit(groups_cluster: Cluster, version: int) -> None:
-    """As in Kafka, which looks at the topics first, and at the member last."""
+    """As in Kafka, which checks the topics first and the member last."""
     orders, nothing = {"name": "orders", "topic_id": await topic_id(groups_cluster)}, {"name": "no", "topic_id": b"\1" * 16}
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     async with await GroupWire.to(groups_cluster, f"refused-and-unknown-{version}") as wire:
@@ -79,7 +79,8 @@ async def test_partition_that_does_not_exist_is_unknown_in_a_refused_commit(grou
 
 @pytest.mark.parametrize("version", VERSIONS[OFFSET_FETCH])
 async def test_fetch_finds_offsets_by_topic(groups_cluster: Cluster, version: int) -> None:
-    """A topic that does not exist has no offset under a name, and is an error under an id (as in Kafka)."""
+    """A topic that does not exist has no offset if it is asked for by name, and an error if it is asked for by id (as in
+    Kafka)."""
     orders, other = {"name": "orders", "topic_id": await topic_id(groups_cluster)}, {"name": "nothing", "topic_id": uuid4().bytes}
     async with await GroupWire.to(groups_cluster, "fetch") as wire:
         assert await wire.commit(9, orders, {1: 8}) == {1: 0}
@@ -95,7 +96,7 @@ async def test_fetch_finds_offsets_by_topic(groups_cluster: Cluster, version: in
 
 @pytest.mark.parametrize("version", VERSIONS[OFFSET_FETCH][1:])
 async def test_fetch_without_topics_returns_all_offsets(groups_cluster: Cluster, version: int) -> None:
-    """`topics` null, from version 2 on."""
+    """`topics` may be null from version 2 on."""
     id_ = await topic_id(groups_cluster)
     async with await GroupWire.to(groups_cluster, "all") as wire:
         await wire.commit(9, {"name": "orders"}, {0: 1, 2: 3})
@@ -117,7 +118,7 @@ async def test_offsets_of_many_groups_are_fetched_at_once(groups_cluster: Cluste
 
 @pytest.mark.parametrize("version", VERSIONS[OFFSET_FETCH])
 def test_error_of_a_group_is_where_the_version_has_it(version: int) -> None:
-    """Version 1 has no place for it but the partitions. COORDINATOR_NOT_AVAILABLE becomes a code that old consumers know."""
+    """Version 1 has it only at the partitions. COORDINATOR_NOT_AVAILABLE becomes a code that old consumers know."""
     topic = Fields(name="t", topic_id=bytes(16), partition_indexes=[4])
     group = Fields(group_id="g", topics=[topic])
     call = Fields(version=version, fields=Fields(groups=[group], group_id="g", topics=[topic]))

@@ -1,4 +1,4 @@
-"""What a Kafka client without rights learns of groups and of the topics of their offsets: not even which topics exist."""
+"""A Kafka client without rights must not find out anything about groups, nor which topics with committed offsets exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMAGE: Any = SimpleNamespace(
     topics_by_name={"open": OPEN, "hidden": HIDDEN},
     topics_by_id={i: SimpleNamespace(topic_id=i, partitions={0: None}) for i in (OPEN, HIDDEN)},
 )
-"""There is no topic `missing`."""
+"""An image without the topic `missing`."""
 IDS = {"open": OPEN, "hidden": HIDDEN, "missing": b"m" * 16}
 
 
@@ -91,7 +91,7 @@ def test_right_on_the_group_comes_before_a_commit_that_is_no_request_of_ours(ver
 
 
 def test_deletion_of_offsets_of_a_hidden_topic_and_of_a_missing_one_look_alike() -> None:
-    """Our rows come in another order here: those that were refused are the last."""
+    """The rows of our response are in another order: the refused ones are last."""
     call = call_of(OFFSET_DELETE, 0, group_id="g", topics=topics(partitions=[Fields(partition_index=0)])[::-1])
     call.api.to_ours(call)
     rows = [groups.OffsetDeletePartition(OPEN, 0), groups.OffsetDeletePartition(HIDDEN, 0, ErrorCode.UNKNOWN_TOPIC_ID)]

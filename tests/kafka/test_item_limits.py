@@ -1,4 +1,4 @@
-"""A request whose items cannot be served in slices has few enough of them that it does not hold the event loop for long."""
+"""A request whose items are not served in slices may have only so many that it does not block the event loop for long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.testing import ThreadedCluster
 
 OFFSET_COMMIT, LEAVE_GROUP, DELETE_TOPICS, ELECT_LEADERS = 8, 13, 20, 43
 FORWARDED = (19, 20, 30, 31, 33, 37, 44, 45, 49, 51, 57)
-"""Requests that the controller decides as a whole."""
+"""APIs whose requests the controller decides as a whole."""
 
 
 def commit(count: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_each_forwarded_request_has_the_same_limit() -> None:
 
 
 async def test_controller_refuses_more_than_10000_changes(data_cluster: ThreadedCluster) -> None:
-    """Each item gets the error, and what to do."""
+    """Each item has the error, and the message says what to do."""
     async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
         answer = await wire.call(DELETE_TOPICS, 6, delete(10_001))
     assert {row.error_code for row in answer.responses} == {ErrorCode.POLICY_VIOLATION}

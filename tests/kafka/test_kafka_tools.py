@@ -1,7 +1,7 @@
 """Kafka's own command line tools, every verb: what they print for Strandline is what they print for a real Kafka 4.3.1.
 
 `kafka_tools.transcript` has the commands and the answers (`tool_transcript.py` has its marks). The short form plays it against
-Strandline, the long one against a real Kafka too, so that the transcript stays true; `record_tools.py` writes it anew.
+Strandline, the long one against a real Kafka too, so that the transcript stays true; `record_tools.py` writes it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRANSCRIPT = Path(__file__).parent / "kafka_tools.transcript"
 
 
 def differences(side: str, script: str, bootstrap: str, folder: Path) -> list[str]:
-    """What one side prints otherwise than the transcript says. `side`: - for Kafka, + for Strandline."""
+    """Play the transcript; returns the steps whose output differs from it. `side`: - for Kafka, + for Strandline."""
     found = []
     with ToolRunner(script, folder) as runner:
         player = Player(runner, bootstrap, folder)
@@ -37,7 +37,7 @@ def differences(side: str, script: str, bootstrap: str, folder: Path) -> list[st
 @pytest.mark.suite
 @pytest.mark.processes
 async def test_kafkas_tools_print_for_strandline_what_they_print_for_kafka(tmp_path: Path) -> None:
-    """But for the differences that the transcript lists."""
+    """Only the differences in the transcript are permitted."""
     script = kafka_tools()
     async with LocalCluster(tmp_path / "ours", controllers=1, kafka=True, settings=OURS) as cluster:
         found = await asyncio.to_thread(differences, "+", script, cluster.kafka_bootstrap, tmp_path)
@@ -48,7 +48,7 @@ async def test_kafkas_tools_print_for_strandline_what_they_print_for_kafka(tmp_p
 @pytest.mark.suite
 @pytest.mark.slow
 def test_the_transcript_is_what_kafkas_tools_print_for_a_real_kafka(tmp_path: Path) -> None:
-    """So the comparison is with Kafka itself, and not with a transcript that may be out of date."""
+    """Otherwise Strandline could be compared with a transcript that is out of date."""
     script = kafka_tools()
     with RealKafkaCluster(script, tmp_path, settings=SETTINGS) as kafka:
         found = differences("-", script, kafka.bootstrap, tmp_path)
@@ -64,7 +64,7 @@ def test_every_tool_is_in_the_transcript_and_every_difference_has_a_reason() -> 
 
 
 def test_a_transcript_is_read_and_written_without_a_loss() -> None:
-    """The recorder keeps what it does not record."""
+    """The recorder must keep the lines that it does not record."""
     text = "# remark\n\n@ a.json {}\n$ kafka-topics --list\n< in\n~ sort\n~ because of it\n  both\n- kafka\n+ ours\n"
     steps = parse(text)
     assert write(steps) == text

@@ -1,4 +1,4 @@
-"""A partition number below zero is that of no partition. As in Kafka, it does not spoil the other items of its request."""
+"""A partition number below zero names no partition. As in Kafka, it does not affect the other items of its request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def named(topic: str, items: list[Any], field: str = "partitions") -> list[dict[
 
 
 def requests(topic: str, topic_id: bytes) -> dict[str, tuple[int, int, dict[str, Any]]]:
-    """Each asks about partitions -1 and 0."""
+    """Requests for partitions -1 and 0, by the name of the API."""
     epochs = partitions(current_leader_epoch=-1, leader_epoch=0)
     listed = named(topic, partitions(timestamp=-1, current_leader_epoch=-1))
     indexes = named(topic, [-1, 0], "partition_indexes")
@@ -64,7 +64,7 @@ NOT_YET = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Er
 
 
 def codes(answer: Any) -> dict[int, int]:
-    """Partition -> error code, wherever the response has them."""
+    """Partition -> error code, in whichever form the response has."""
     fields = vars(answer)
     numbers = [fields[name] for name in NUMBERS if name in fields]
     if numbers:
@@ -74,7 +74,7 @@ def codes(answer: Any) -> dict[int, int]:
 
 
 async def ask(wire: DataWire, key: int, version: int, fields: dict[str, Any]) -> Fields:
-    """The first question has the topics of coordinators created; it is repeated until they are loaded."""
+    """Send a request until the coordinators have loaded. The first FindCoordinator creates their topics."""
     for _ in range(200):
         answer = await wire.call(key, version, fields)
         if not NOT_YET & {*codes(answer).values(), answer.get("error_code", 0)}:
@@ -91,7 +91,7 @@ OF_THE_OTHER = {
     "AlterPartitionReassignments": ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
     "Produce": ErrorCode.INVALID_RECORD,
 }
-"""API -> Kafka's error code for partition 0, where it is not a success."""
+"""API -> Kafka's error code for partition 0, if that is an error."""
 
 
 @pytest.mark.parametrize("name", requests("", b""))
@@ -107,7 +107,7 @@ async def test_only_the_partition_below_zero_is_unknown(data_cluster: ThreadedCl
 
 @pytest.mark.parametrize("version", [5, 8, 10])
 async def test_partition_below_zero_has_no_committed_offset(data_cluster: ThreadedCluster, version: int) -> None:
-    """That is no error, also if the topic is asked for by its id."""
+    """That is no error, even if the topic is asked for by its id."""
     topic = new_topic(data_cluster)
     async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
         topic_id = await wire.topic_id(topic)
@@ -128,7 +128,7 @@ async def test_lists_leave_partitions_below_zero_out(data_cluster: ThreadedClust
 
 
 async def test_assignment_of_a_partition_below_zero_is_invalid(data_cluster: ThreadedCluster) -> None:
-    """Only the topic that has it is refused."""
+    """Only the topic with that assignment is refused."""
     ordinary = {"num_partitions": -1, "replication_factor": -1, "configs": []}
     wrong, right = ([{"partition_index": number, "broker_ids": [1]}] for number in (-1, 0))
     topics = [{"name": "wrong", "assignments": wrong, **ordinary}, {"name": "right", "assignments": right, **ordinary}]

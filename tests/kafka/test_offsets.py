@@ -1,4 +1,4 @@
-"""Questions about offsets and producers in each version."""
+"""Requests about offsets and producers in each version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connect(cluster: Cluster) -> DataWire:
 
 
 async def three_records(cluster: Cluster, wire: DataWire) -> str:
-    """Records at offsets 0 to 2, whose times are 0, 10 and 5 ms after NOW_MS."""
+    """Create a topic with records at offsets 0 to 2, whose timestamps are 0, 10 and 5 ms after NOW_MS."""
     topic = new_topic(cluster)
     for later_ms in (0, 10, 5):
         row = await wire.produce(9, topic, batch("v", timestamp_ms=NOW_MS + later_ms))
@@ -138,7 +138,7 @@ async def test_delete_records_returns_the_new_log_start(data_cluster: Cluster, v
 
         assert await delete(topic, 1) == (ErrorCode.NONE, 1)
         assert await delete(topic, 99) == await delete(topic, -2) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
-        assert await delete(topic, 2, timeout_ms=0) == (ErrorCode.NONE, 2)  # As librdkafka's tests do.
+        assert await delete(topic, 2, timeout_ms=0) == (ErrorCode.NONE, 2)  # as librdkafka's tests do
         assert await delete(topic, -1) == (ErrorCode.NONE, 3)
         assert await delete("nothing", 0) == await delete(topic, 0, partition=9) == (UNKNOWN, -1)
         assert (await delete(new_topic(data_cluster, cleanup_policy="compact"), 0))[0] == ErrorCode.POLICY_VIOLATION
@@ -146,7 +146,7 @@ async def test_delete_records_returns_the_new_log_start(data_cluster: Cluster, v
 
 
 async def test_delete_records_uses_the_last_offset_of_a_repeated_partition(data_cluster: Cluster) -> None:
-    """For DeleteRecords, as in Kafka: the partition is answered once."""
+    """The partition has one answer, as in Kafka."""
     async with connect(data_cluster) as wire:
         topic = await three_records(data_cluster, wire)
 

@@ -173,7 +173,7 @@ async def test_error_of_acks_0_closes_the_connection(
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_another_broker_names_the_leader(pair_cluster: Cluster, version: int) -> None:
-    """From version 10 on with its address, so that the client need not ask (KIP-951)."""
+    """From version 10 on, the response has the leader's address, so that the client need not ask for it (KIP-951)."""
     topic = new_topic(pair_cluster, replication_factor=1)
     for address in pair_cluster.kafka_bootstrap.split(","):
         async with DataWire.at(address) as wire:
@@ -190,7 +190,7 @@ async def test_another_broker_names_the_leader(pair_cluster: Cluster, version: i
 
 
 async def test_half_a_request_closes_the_connection(data_cluster: Cluster) -> None:
-    """Whatever its lengths claim."""
+    """The connection is closed whatever the lengths in the request claim."""
     for tail in (b"\xff\xff\xff\xff\x7f", b"\x02", b"\x7f", b""):
         async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
             head = b"\0\0\0\x09\0\0\0\1\xff\xff\0" + b"\0" + b"\xff\xff\0\0\0\1"
@@ -199,7 +199,7 @@ async def test_half_a_request_closes_the_connection(data_cluster: Cluster) -> No
 
 
 async def producer_of(wire: DataWire, transactional_id: str) -> tuple[int, int]:
-    """The id and epoch of a transactional producer. The first question has the internal topic created."""
+    """The id and epoch of a transactional producer. The first FindCoordinator creates the internal topic."""
     starting = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     for _ in range(200):
         await wire.call(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [transactional_id]})
@@ -214,7 +214,7 @@ async def producer_of(wire: DataWire, transactional_id: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_leader_adds_its_partition_to_the_transaction_since_version_12(data_cluster: Cluster, version: int) -> None:
-    """Before, the producer must have added it (KIP-890); the error for that has another code before version 11."""
+    """Before version 12, the producer must have added it (KIP-890). The error has another code before version 11."""
     async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
         topic, name = new_topic(data_cluster), f"transaction-{version}"
         producer_id, epoch = await producer_of(wire, name)
@@ -229,8 +229,8 @@ async def test_leader_adds_its_partition_to_the_transaction_since_version_12(dat
 
 
 async def test_sequence_below_the_expected_one_is_out_of_order(data_cluster: Cluster) -> None:
-    """Unless it is one of the last five batches. Clients take DUPLICATE_SEQUENCE_NUMBER for success, and Kafka's brokers never
-    answer it: a record would be lost for good that was never written."""
+    """The last five batches are recognised as duplicates. Clients treat DUPLICATE_SEQUENCE_NUMBER as success, and Kafka's brokers
+    never return it: a record that was never written would be lost."""
     topic = new_topic(data_cluster)
     async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
 

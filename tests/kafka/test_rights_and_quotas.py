@@ -1,4 +1,4 @@
-"""Access rules, users and quotas, as Kafka's tools ask for them, in each version."""
+"""Access rules, users and quotas in each version of the requests that Kafka's tools send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANY = s.ANY_TYPE
 
 @pytest.fixture(scope="module")
 def guarded_cluster() -> Iterator[ThreadedCluster]:
-    """A broker with an authorizer, at which everyone is ANONYMOUS and may do everything."""
+    """A broker with an authorizer. Every client is ANONYMOUS, and may do everything."""
     settings = {"authorizer_class_name": "StandardAuthorizer", "super_users": "User:ANONYMOUS"}
     with Cluster.running_in_thread(brokers=1, kafka=True, **settings) as cluster:
         yield cluster
@@ -145,7 +145,7 @@ async def test_quotas_are_set_found_and_removed(data_cluster: ThreadedCluster, v
 
 
 async def test_client_above_its_quota_is_answered_with_the_time_that_it_waits(data_cluster: ThreadedCluster) -> None:
-    """KIP-219: the answer comes at once, and then the connection is muted."""
+    """KIP-219: the answer arrives at once, and then the connection is muted."""
     data_cluster.create_topic("metered", replication_factor=1)
     entity = [{"entity_type": "client-id", "entity_name": "greedy"}]
     entries = [{"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 2000.0, "remove": False}]}]

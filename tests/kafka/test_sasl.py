@@ -78,7 +78,8 @@ async def test_mechanism_that_is_not_offered_is_answered_with_those_that_are(ver
 
 
 async def test_after_an_old_handshake_tokens_have_no_heads() -> None:
-    """Version 0: each frame is a token, in both directions, until the client is authenticated. Then heads are back."""
+    """After a handshake of version 0, each frame is a token without a head, in both directions, until the client is
+    authenticated."""
     async with serving() as (server, port), kafka(port) as wire:
         assert (await wire.call(HANDSHAKE, 0, {"mechanism": "SCRAM-SHA-512"})).error_code == 0
         exchange, token = ScramClientExchange("SCRAM-SHA-512", "alice", SECRET, os.urandom), b""
@@ -95,7 +96,7 @@ async def test_after_an_old_handshake_tokens_have_no_heads() -> None:
 
 @pytest.mark.parametrize("token", [b"\0alice\0a guess", b"", b"\xff" * 40])
 async def test_wrong_token_without_a_head_closes_the_connection(token: bytes) -> None:
-    """There is no place for an error."""
+    """A token without a head has no field for an error."""
     async with serving() as (_, port), kafka(port) as wire:
         assert (await wire.call(HANDSHAKE, 0, {"mechanism": "PLAIN"})).error_code == 0
         wire.send_frame(token or b"\0")
@@ -103,7 +104,7 @@ async def test_wrong_token_without_a_head_closes_the_connection(token: bytes) ->
 
 
 async def test_request_behind_a_token_without_a_head_waits_for_the_login() -> None:
-    """Both may come in one segment."""
+    """The token and the request may arrive in one segment."""
     async with serving() as (_, port), kafka(port) as wire:
         assert (await wire.call(HANDSHAKE, 0, {"mechanism": "PLAIN"})).error_code == 0
         wire.send_bytes(len(PLAIN_TOKEN).to_bytes(4, "big") + PLAIN_TOKEN + beat_frame(9))
@@ -118,7 +119,7 @@ async def test_refused_handshake_of_the_old_version_closes_the_connection() -> N
 
 
 async def test_session_is_renewed_on_the_same_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-368. Its end comes first here; then nothing but a handshake is read."""
+    """KIP-368. The session has ended before the client renews it, so the broker reads nothing but a handshake."""
     monkeypatch.setattr(sasl_server, "REAUTH_INTERVAL_S_MIN", 0.01)
     async with serving(max_reauth_ms=50) as (server, port), kafka(port) as wire:
         await login(wire, 2)

@@ -1,7 +1,7 @@
-"""The bytes of our codec are those of another implementation, in both directions, for every API and version.
+"""Our codec's bytes are those of another implementation, in both directions, for every API and version.
 
-kafka-python has its own codec, and the schemas of Kafka 4.3 as JSON. Ours come from `kio`. So a mistake of either, in a field's
-name, order, type, null or default, or in the encoding, makes these tests fail."""
+kafka-python has its own codec, and the schemas of Kafka 4.3 as JSON. Our schemas are from `kio`. So a mistake in either one, in a
+field's name, order, type, null or default, or in the encoding, makes these tests fail."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from strandline.broker.kafka.codec import Struct
 from strandline.broker.kafka.schemas import MessageCodec, Schemas
 
 MESSAGES = 4
-"""Random messages of each version."""
+"""The number of random messages of each version."""
 BY_NODES_ALONE = {
     *(38, 39, 40, 41),  # delegation tokens
     *(52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 70, 73, 80, 81, 82),  # brokers and controllers
     *(71, 72),  # telemetry
     *(68, 69, 76, 77, 78, 79, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92),  # the newer kinds of groups
 }
-"""What kafka-python lacks."""
+"""The APIs that kafka-python does not have."""
 _SCHEMAS = Schemas()
 
 
@@ -47,7 +47,7 @@ each_message = pytest.mark.parametrize("key", KEYS, ids=[f"{api_key_map[key]}-{k
 
 @each_message
 def test_fields_are_kafkas(key):
-    """Names in snake case, their order, kinds, nulls, tags and defaults."""
+    """The names (in snake case), order, kinds, nulls, tags and defaults are Kafka's."""
     theirs = their_schemas()[key]
     for version, codec in codecs(key):
         assert codec.is_flexible == theirs.is_flexible(version)
@@ -55,7 +55,7 @@ def test_fields_are_kafkas(key):
 
 
 def described(struct: Struct) -> list[Any]:
-    """The fields, with those inside them; the tagged ones last, as their order does not matter."""
+    """The fields, with those inside them. The tagged ones are last, because their order does not matter."""
     rows = []
     for field in sorted(struct.fields, key=lambda field: field.tag):
         inner = described(field.kind) if isinstance(field.kind, Struct) else _KINDS.get(field.kind, field.kind)
@@ -103,7 +103,8 @@ GOLDEN = json.loads(Path(__file__).with_name("golden_messages.json").read_text()
 
 
 def test_bytes_of_the_apis_that_kafka_python_lacks():
-    """Recorded with kafka-python's codec and the schemas in Kafka's jar (`record_golden_messages.py`)."""
+    """The golden messages were recorded with kafka-python's codec and the schemas in Kafka's jar
+    (`record_golden_messages.py`)."""
     for row in GOLDEN:
         codec, values = codec_of((row["api_key"], row["kind"]), row["version"]), from_json(row["values"])
         ours = bytearray()
@@ -114,8 +115,8 @@ def test_bytes_of_the_apis_that_kafka_python_lacks():
 
 
 def test_every_api_that_is_served_is_compared():
-    """In every version. (When kio was pinned, the fields of the APIs that are not served were compared with those in the jar of
-    Kafka 4.3.1, too: names, order, kinds, nulls, tags and versions are the same.)"""
+    """Each is compared in every version. (When kio was pinned, the fields of the APIs that are not served were compared with
+    those in the jar of Kafka 4.3.1, too: names, order, kinds, nulls, tags and versions are the same.)"""
     assert {key for key in api_key_map if (key, "request") not in their_schemas()} == BY_NODES_ALONE
     recorded = {(row["api_key"], row["kind"], row["version"]) for row in GOLDEN}
     for api in KAFKA_APIS.values():

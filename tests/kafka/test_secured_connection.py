@@ -19,7 +19,7 @@ HANDLERS = {apis.HEARTBEAT: answer_at_once, apis.PRODUCE: answer_at_once}
 
 
 async def test_before_the_authentication_only_its_requests_are_read():
-    """A request of another API closes the connection before its body is read: this one has none that could be."""
+    """A request of another API closes the connection before its body is read. The body of this one could not be read."""
     async with serving_kafka(HANDLERS, security=sasl()) as (_, port), kafka(port) as wire:
         for version in (0, 3):
             fields = {"client_software_name": "x", "client_software_version": "1"} if version else {}
@@ -69,7 +69,7 @@ class TlsWire(KafkaWire):
 
 
 def test_tls_changes_nothing_for_the_requests_inside(on_loop, authority):
-    """Pipelined, split, and large ones."""
+    """Requests are pipelined, split, and large."""
     context = ssl.create_default_context(cafile=authority.cafile)
 
     async def scenario():

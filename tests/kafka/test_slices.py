@@ -1,4 +1,5 @@
-"""A request with very many items is served in slices. Its answer is the same, and the event loop serves others in between."""
+"""A request with very many items is served in slices. Its answer is the same, and the event loop serves other connections in
+between."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ async def test_slices_do_not_change_the_answer(
 async def test_items_that_are_repeated_are_answered_as_without_slices(
     groups_cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Some APIs answer them once. A group must not be deleted twice, the second time with an error."""
+    """Some APIs answer a repeated item once. A group must not be deleted twice, the second time with an error."""
     key, version, fields = REQUESTS[name]
     field = slices._LISTS[key][0]
     twice = {**fields, field: fields[field] * 2}
@@ -89,7 +90,7 @@ _MANY: dict[str, Any] = {"topics": [{"name": f"t-{n}"} for n in range(5)], "allo
 
 
 class Slices:
-    """A handler that notes each slice, and when the event loop came round. It refuses the slice number `refused`."""
+    """A handler that records each slice, and each turn of the event loop between slices. It refuses slice number `refused`."""
 
     def __init__(self, refused: int = -1) -> None:
         self.seen: list[Any] = []
@@ -118,7 +119,7 @@ def test_event_loop_serves_others_between_slices(on_loop: Any, monkeypatch: pyte
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
 async def test_error_of_one_slice_is_that_of_the_request(monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
-    """The client learns the error of every item that it asked about."""
+    """Each item of the request has the error."""
     monkeypatch.setattr(slices, "SLICE", 2)
     answer = await _ask(Slices(refused))
     assert [topic.name for topic in answer.topics] == [f"t-{n}" for n in range(5)]

@@ -24,8 +24,8 @@ async def brokers_of(address: str) -> list[int]:
 
 
 async def test_broker_accepts_kafkas_clients_once_it_is_unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, its answer to Metadata would lack itself, and librdkafka gives up brokers that are missing there. Our own clients
-    are accepted earlier: the broker's start needs this listener."""
+    """Until then its own Metadata response would not have this broker, and librdkafka gives up brokers that are missing there.
+    Our own clients are accepted earlier, because the broker's start needs their listener."""
     asked = 0
     original = BrokerLifecycle.is_unfenced_in
 
@@ -43,14 +43,14 @@ async def test_broker_accepts_kafkas_clients_once_it_is_unfenced(monkeypatch: py
             await until(lambda: asked)
             with pytest.raises(ConnectionRefusedError):
                 await brokers_of(address)
-        await cluster.create_topic(partitions=2, replication_factor=1)  # so that the broker looks again
+        await cluster.create_topic(partitions=2, replication_factor=1)  # so that the broker checks again whether it is unfenced
         await cluster.make_whole()
         assert await brokers_of(address) == await brokers_of(other) == [1, 2]
 
 
 async def test_broker_fails_if_it_cannot_accept_kafkas_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may take the port after the broker has bound it. A broker that went on would look healthy, and no client of
-    Kafka could reach it."""
+    """Another process may take the port after the broker has bound it. If the broker continued, it would look healthy, but no
+    Kafka client could reach it."""
     async with Cluster(brokers=1, kafka=True) as cluster:
         host, _, port = cluster.kafka_bootstrap.rpartition(":")
         await cluster.stop(1)

@@ -1,4 +1,4 @@
-"""The verdict on test suites of others (`suites/suite.py`): what was expected, and what came."""
+"""The verdict on suites of other projects (`suites/suite.py`): the expected results and the actual ones."""
 
 from __future__ import annotations
 

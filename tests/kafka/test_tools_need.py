@@ -1,4 +1,4 @@
-"""What Kafka's command line tools need of the broker, as the transcript of the tools has found it."""
+"""Requirements of Kafka's command line tools that the transcript of the tools has shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def change(resource_type: int, name: str, key: str, operation: int, value: str |
 
 
 async def test_the_keys_of_kafkas_throttles_can_be_unset_and_not_set(data_cluster: ThreadedCluster) -> None:
-    """kafka-reassign-partitions unsets them after each reassignment, whether it had a throttle or not."""
+    """kafka-reassign-partitions unsets them after each reassignment, even if it had no throttle."""
     topic = new_topic(data_cluster)
     keys = [(TOPIC, topic, "leader.replication.throttled.replicas"), (BROKER, "1", "follower.replication.throttled.rate")]
     async with KafkaWire.at(data_cluster.kafka_bootstrap) as wire:
@@ -31,7 +31,7 @@ async def test_the_keys_of_kafkas_throttles_can_be_unset_and_not_set(data_cluste
 
 
 async def test_a_mistyped_key_cannot_be_unset(data_cluster: ThreadedCluster) -> None:
-    """Kafka says nothing to that; Strandline names the key that may have been meant."""
+    """Kafka accepts it silently. Strandline's error names the key that may have been meant."""
     topic = new_topic(data_cluster)
     async with KafkaWire.at(data_cluster.kafka_bootstrap) as wire:
         answer = await wire.call(INCREMENTAL_ALTER_CONFIGS, 1, change(TOPIC, topic, "retentoin.ms", DELETE, None))

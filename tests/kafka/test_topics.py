@@ -1,4 +1,4 @@
-"""Metadata, and what makes, changes and removes topics, in each version of Kafka's requests."""
+"""Metadata, and the requests that create, change and delete topics, in each version."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_topic_that_is_named_twice_is_there_once(data_cluster: ThreadedClu
 
 
 async def test_internal_topic_is_created_as_its_coordinator_does(data_cluster: ThreadedCluster) -> None:
-    """A client may ask for it first; with the settings of other topics, what it holds would be deleted after a week."""
+    """A client may ask for it first. With the settings of other topics, its records would be deleted after a week."""
     name = "__consumer_offsets"
     async with at(data_cluster) as wire:
         await metadata(wire, 12, named(name), allow_auto_topic_creation=True)
@@ -133,7 +133,7 @@ async def test_internal_topic_is_created_as_its_coordinator_does(data_cluster: T
 
 @pytest.mark.parametrize("version", [0, 3, 4, 13])
 async def test_missing_topic_is_created_for_a_client_that_allows_it(data_cluster: ThreadedCluster, version: int) -> None:
-    """Versions below 4 always allow it. The first answer is that the topic has no leader yet, as Kafka's."""
+    """Versions below 4 always allow it. As in Kafka, the first answer may be that the topic has no leader yet."""
     name = new_name()
     async with at(data_cluster) as wire:
         (first,) = (await metadata(wire, version, named(name), allow_auto_topic_creation=True)).topics
@@ -154,7 +154,7 @@ async def test_missing_topic_is_not_created_for_others_nor_under_a_bad_name(data
 
 @pytest.mark.parametrize("version", [8, 10, 12])
 async def test_authorized_operations_come_for_clients_that_ask(data_cluster: ThreadedCluster, version: int) -> None:
-    """Without an authorizer: all that exist, as bits. Kafka's AdminClient shows them."""
+    """Without an authorizer, these are all operations, as bits. Kafka's AdminClient shows them."""
     name = new_name()
     data_cluster.create_topic(name, replication_factor=1)
     both = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
@@ -173,7 +173,8 @@ async def test_authorized_operations_come_for_clients_that_ask(data_cluster: Thr
 async def test_configurations_of_new_topics_are_written_once_for_all(
     data_cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten thousand topics have a third of a million values: to describe and write each held the broker's loop for seconds."""
+    """Ten thousand topics have a third of a million values. Describing and writing each of them used to block the event loop for
+    seconds."""
     written: list[str] = []
     monkeypatch.setattr(translation, "config_value", lambda config: written.append(config.name) or config_value(config))
     async with at(data_cluster) as wire:
@@ -258,7 +259,7 @@ async def test_topic_is_deleted_by_its_id(data_cluster: ThreadedCluster) -> None
 
 @pytest.mark.parametrize("version", range(4))
 async def test_partitions_are_added(data_cluster: ThreadedCluster, version: int) -> None:
-    """Null means that the cluster chooses the replicas. An empty list has too few of them."""
+    """Null means that the cluster chooses the replicas. An empty list has too few."""
     name = new_name()
     data_cluster.create_topic(name, replication_factor=1)
     async with at(data_cluster) as wire:
@@ -282,7 +283,7 @@ async def test_partitions_are_added(data_cluster: ThreadedCluster, version: int)
 
 
 async def test_partitions_are_described_page_by_page(data_cluster: ThreadedCluster) -> None:
-    """Every partition once, whatever the size of a page."""
+    """Each partition is described once, whatever the size of a page."""
     names = sorted(new_name() for _ in range(3))
     for number, name in enumerate(names):
         data_cluster.create_topic(name, partitions=number + 2, replication_factor=1)
@@ -300,7 +301,7 @@ async def test_partitions_are_described_page_by_page(data_cluster: ThreadedClust
 
 
 async def test_cursor_stands_at_a_topic_that_is_asked_for(data_cluster: ThreadedCluster) -> None:
-    """Topics before it are not in the answer; a name that cannot be is said to be one."""
+    """Topics before it are left out. A name that no topic can have gets its own error."""
     names = sorted(new_name() for _ in range(2))
     for name in names:
         data_cluster.create_topic(name, replication_factor=1)

@@ -1,4 +1,4 @@
-"""What a Kafka client without rights learns from requests of transactions: not even which topics exist."""
+"""A Kafka client without rights must not find out from transaction requests which topics exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDS = {"open": b"o" * 16, "hidden": b"h" * 16}
 IMAGE: Any = SimpleNamespace(
     offset=-1, topics_by_name=IDS, topic=lambda name: SimpleNamespace(partitions=[0]) if name in IDS else None
 )
-"""There is no topic `missing`."""
+"""An image without the topic `missing`."""
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -33,7 +33,8 @@ class Authorizer:
 
 
 def serve(api_key: int, version: int, **fields: Any) -> list[Any]:
-    """Serve a request that names a topic that does not exist: the coordinator is not asked. Returns the topics of the answer."""
+    """Serve a request that must be answered without the coordinator, because one of its topics does not exist; returns the
+    answer's topics."""
     context = KafkaContext(image=lambda: IMAGE, rights=Rights(Authorizer(), lambda: IMAGE))  # type: ignore[arg-type]
     connection: Any = SimpleNamespace(principal=ANONYMOUS, host="h", client_id="c", last_received_at=0.0)
     call = KafkaCall(KAFKA_APIS[api_key], version, 0, 0, connection, context)

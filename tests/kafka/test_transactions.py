@@ -1,4 +1,4 @@
-"""Transactions in each version of Kafka's requests: those of producers before KIP-890 (TV1), and those after it (TV2)."""
+"""Transactions in each version of Kafka's requests: of producers from before KIP-890 (TV1) and after it (TV2)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _numbers = count()
 
 
 class TxnWire(DataWire):
-    """A producer with a transactional id of its own."""
+    """A producer with its own transactional id."""
 
     producer_id = -1
     producer_epoch = -1
@@ -94,7 +94,7 @@ class TxnWire(DataWire):
         return await self.until_loaded(END, version, {**self.own, "committed": committed})
 
     async def committed_values(self, topic: str) -> list[str]:
-        """What a reader of committed records sees, when the markers are written."""
+        """Wait until the markers are written; returns the values that a reader of committed records sees."""
         for _ in range(100):
             answer = await self.fetch(11, {topic: 0}, isolation_level=1)
             row = answer.responses[0].partitions[0]
@@ -113,7 +113,7 @@ async def producer(data_cluster: ThreadedCluster):
 
 @pytest.mark.parametrize("version", range(4))
 async def test_partitions_are_added_written_and_committed(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
-    """TV1: the producer says which partitions the transaction has."""
+    """In TV1, the producer adds the partitions to the transaction."""
     name = new_topic(data_cluster)
     assert await producer.add(version, name) == {name: 0}
     assert await producer.write(9, name, "tea", 0) == 0
@@ -132,7 +132,7 @@ async def test_aborted_records_are_not_read(data_cluster: ThreadedCluster, produ
 
 
 async def test_leader_adds_the_partitions_of_a_newer_producer(data_cluster: ThreadedCluster, producer: TxnWire) -> None:
-    """TV2: each transaction has an epoch of its own, which EndTxn returns."""
+    """In TV2, each transaction has its own epoch, which EndTxn returns."""
     name = new_topic(data_cluster)
     for number in range(3):
         assert await producer.write(12, name, f"tea {number}", 0) == 0
@@ -146,7 +146,7 @@ async def test_leader_adds_the_partitions_of_a_newer_producer(data_cluster: Thre
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 async def test_timeout_that_the_coordinator_does_not_grant_is_refused(producer: TxnWire, timeout_ms: int) -> None:
-    """Up to `transaction.max.timeout.ms`, as Kafka's."""
+    """The limit is `transaction.max.timeout.ms`, as in Kafka."""
     fields = {"transactional_id": producer.transactional_id, "producer_id": -1, "producer_epoch": -1}
     answer = await producer.until_loaded(INIT, 4, {**fields, "transaction_timeout_ms": timeout_ms})
     assert answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -162,7 +162,8 @@ async def test_nothing_is_added_if_a_topic_does_not_exist(data_cluster: Threaded
 
 @pytest.mark.parametrize("version", range(4))
 async def test_client_adds_no_internal_topic(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
-    """A transaction has its offsets by AddOffsetsToTxn. Kafka refuses the topic as if the client had no right to it."""
+    """A transaction gets the partitions of offsets by AddOffsetsToTxn. Kafka refuses the topic as if the client had no right to
+    it."""
     name = new_topic(data_cluster)
     expected = {name: ErrorCode.OPERATION_NOT_ATTEMPTED, "__consumer_offsets": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     assert await producer.add(version, name, "__consumer_offsets") == expected
@@ -171,7 +172,7 @@ async def test_client_adds_no_internal_topic(data_cluster: ThreadedCluster, prod
 
 
 async def test_partitions_that_do_not_exist_are_judged_first(data_cluster: ThreadedCluster, producer: TxnWire) -> None:
-    """As in Kafka, before the producer: in AddPartitionsToTxn and in TxnOffsetCommit."""
+    """As in Kafka, they are checked before the producer, in AddPartitionsToTxn and in TxnOffsetCommit."""
     name, unknown = new_topic(data_cluster), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     own = {**producer.own, "producer_id": -1}
     topics = [{"name": name, "partitions": [0, 9, -1]}, {"name": "nothing", "partitions": [0]}]
@@ -203,7 +204,7 @@ async def test_partitions_that_do_not_exist_are_judged_first(data_cluster: Threa
 
 @pytest.mark.parametrize("version", range(6))
 async def test_producer_with_an_old_epoch_is_fenced(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
-    """Version 0 and 1 have no code for it but INVALID_PRODUCER_EPOCH."""
+    """Versions 0 and 1 have no code for it but INVALID_PRODUCER_EPOCH."""
     name = new_topic(data_cluster)
     async with TxnWire.at(data_cluster.kafka_bootstrap) as newer:
         newer.transactional_id = producer.transactional_id
@@ -242,7 +243,7 @@ async def test_offsets_are_committed_with_the_transaction(data_cluster: Threaded
 
 @pytest.mark.parametrize("version", [3, 5])
 async def test_commit_of_no_offsets_begins_no_transaction(producer: TxnWire, version: int) -> None:
-    """As in Kafka: such a request does not reach the coordinators."""
+    """As in Kafka, such a request does not reach the coordinators."""
     await producer.until_loaded(FIND_COORDINATOR, 2, {"key": "g", "key_type": GROUP_KEY})
     await producer.until_loaded(OFFSET_FETCH, 7, {"group_id": "g", "topics": [], "require_stable": False})
     answer = await producer.call(COMMIT_OFFSETS, version, {**producer.own, "group_id": "g", "topics": []})
@@ -279,7 +280,7 @@ async def test_transactions_are_listed_and_described(data_cluster: ThreadedClust
 
 @pytest.mark.parametrize("version", [1, 2])
 async def test_operator_ends_a_transaction_that_hangs(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
-    """As `kafka-transactions abort` does: it writes an ABORT marker to the partition."""
+    """`kafka-transactions abort` does the same: it writes an ABORT marker to the partition."""
     name = new_topic(data_cluster)
     await producer.add(3, name)
     await producer.write(9, name, "tea", 0)
@@ -294,14 +295,15 @@ async def test_operator_ends_a_transaction_that_hangs(data_cluster: ThreadedClus
 
 
 async def test_newer_versions_of_adding_partitions_are_for_brokers(data_cluster: ThreadedCluster) -> None:
-    """They send them to each other, at the other door."""
+    """Brokers send them to each other, at listeners of Strandline's protocol."""
     async with KafkaWire.at(data_cluster.kafka_bootstrap) as wire:
         wire.send(ADD_PARTITIONS, 4, {"transactions": []})
         assert await wire.is_closed()
 
 
 async def test_offsets_are_added_before_anybody_has_looked_for_a_group() -> None:
-    """librdkafka and kafka-python look for the coordinator of the group only afterwards, and waited for ever for the topic."""
+    """librdkafka and kafka-python look for the group's coordinator only after this request, which used to wait for ever for the
+    topic."""
     with Cluster.running_in_thread(brokers=1, kafka=True) as cluster:
         async with TxnWire.at(cluster.kafka_bootstrap) as wire:
             await wire.begin()

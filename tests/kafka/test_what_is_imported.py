@@ -1,6 +1,6 @@
-"""A broker pays for Kafka's clients when it has them: nothing of their door is imported before.
+"""A broker without Kafka clients imports nothing of the Kafka door.
 
-Each test looks at a process of its own, because others of this one have imported everything."""
+Each test uses its own process, because other tests of this one have imported everything."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_simulation_imports_nothing_of_it() -> None:
 
 @pytest.mark.processes
 def test_kio_is_imported_with_the_first_message_and_without_hypothesis() -> None:
-    """With hypothesis, which kio imports if it is installed, a broker would stand still for half a second."""
+    """If hypothesis is installed, kio imports it, which would stop a broker for half a second."""
     code = """
 from strandline.client.cluster.port_probe import KAFKA_QUESTION
 async def main():

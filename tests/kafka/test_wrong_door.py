@@ -1,4 +1,4 @@
-"""A client at a listener that speaks the other protocol: a person who typed the wrong port is told the right one."""
+"""A client at a listener of the other protocol: the error or the broker's log names the right address."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def address(servers: str) -> tuple[str, int]:
 
 
 def said(cluster: Cluster) -> list[dict[str, Any]]:
-    """The lines of the nodes about peers that were turned away."""
+    """The log lines of the nodes about peers whose connections were closed."""
     lines = (line for line in cluster.nodes.lines(1000) if isinstance(line, Line))
     return [dict(line.fields) for line in lines if line.event == "peer.closed"]
 
@@ -58,7 +58,7 @@ async def ask_ours(servers: str, security: ClientSecurity) -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 async def test_any_first_request_of_ours_is_answered(secure: bool) -> None:
-    """With security, the first request is that of the login."""
+    """With security, the first request is one of the login."""
     async with Cluster(brokers=1, kafka=True, secure=secure) as cluster:
         security = cluster.security_of("admin") if secure else NO_SECURITY
         with pytest.raises(BrokerError, match="Strandline's is spoken at"):
@@ -87,7 +87,7 @@ async def ask(servers: str, question: bytes) -> bytes:
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("kafka", [False, True])
 async def test_a_kafka_client_at_our_listener_is_logged_with_the_right_address(secure: bool, kafka: bool) -> None:
-    """A Kafka client shows no text of the broker, so the broker logs the right address for its operator."""
+    """A Kafka client does not show the broker's text, so the broker logs the right address for its operator."""
     async with Cluster(brokers=1, kafka=kafka, secure=secure) as cluster:
         assert await ask(cluster.bootstrap_servers, KAFKA_QUESTION) == b""
         (line,) = said(cluster)
