@@ -35,8 +35,8 @@ def cut_off_3(world: ReplicaWorld) -> None:
 
 
 def test_an_unfenced_broker_holds_up_nothing_before_it_fetches() -> None:
-    """Its heartbeat finds its way at once, its fetch connection may take seconds: it was in step a moment ago, and is not
-    now. Kafka waits for it here, until its lag time is over."""
+    """Its heartbeats arrive at once, but its fetch connection may take seconds: it was in sync a moment ago, and is not now.
+    Kafka waits for it until its lag time is over."""
     world = ReplicaWorld()
     leader = led_by_1(world)
     leader.produce("while it is cut off", acks=1)
@@ -66,7 +66,7 @@ def test_an_idle_partitions_follower_is_not_proposed_before_it_was_heard_again()
 
 
 def test_a_follower_that_fetched_while_fenced_is_proposed_when_unfenced() -> None:
-    """Only its way to the controllers was cut: it never ceased to fetch, and its next fetch may be a long poll away."""
+    """Only its way to the controllers was cut: it has fetched all the time, and its next fetch may be a long poll away."""
     world = ReplicaWorld()
     leader = led_by_1(world)
     session_id = _open_session(leader, 5)
@@ -108,7 +108,7 @@ def test_a_returning_follower_is_not_dropped_at_the_next_check() -> None:
 
 
 def test_the_high_watermark_does_not_wait_for_a_returning_follower() -> None:
-    """Its first fetch names a position of before; reaching the leader's end of *before the cut* proves nothing."""
+    """Its first fetch has an old position. That it reaches the log end from *before the cut* proves nothing."""
     world = ReplicaWorld()
     leader = led_by_1(world)
     cut_off_3(world)
@@ -124,7 +124,7 @@ def test_the_high_watermark_does_not_wait_for_a_returning_follower() -> None:
 
 @pytest.mark.parametrize("heard_of_both", [True, False], ids=["fenced, then unfenced", "in one step"])
 def test_a_new_process_of_a_follower_is_not_taken_for_the_old_one(heard_of_both: bool) -> None:
-    """Killed and back within the lag time, with all of its copying ahead of it."""
+    """The process was killed and has restarted within the lag time, but has everything still to copy."""
     world = ReplicaWorld()
     leader = led_by_1(world)
     records = [PartitionChangeRecord(*P, isr=(1, 2)), register(3, epoch=99, fenced=True)]
@@ -152,7 +152,8 @@ def test_a_new_process_outside_the_isr_starts_without_progress() -> None:
 
 
 def test_a_member_that_lost_its_records_is_not_waited_for_once_it_is_out() -> None:
-    """A damaged log: it asks for records that it had, and was removed for that, although it was caught up a moment ago."""
+    """Its log is damaged: it fetches records that it had before, and was removed for that, although it was caught up a moment
+    ago."""
     world = ReplicaWorld()
     leader = led_by_1(world)
     leader.said_by(3, 2, epoch=1)
@@ -175,7 +176,7 @@ def test_a_follower_that_shuts_down_is_not_waited_for_when_it_is_back() -> None:
 
 
 def test_a_follower_that_is_back_and_in_step_is_waited_for_again() -> None:
-    """The reason for the rule: it may be in the ISR a moment later, and must not lack the records that are committed then."""
+    """The reason for the rule: it may join the ISR a moment later, and must then have every committed record."""
     world = ReplicaWorld()
     leader = led_by_1(world)
     cut_off_3(world)
@@ -198,5 +199,5 @@ def _open_session(leader: Node, offset: int) -> int:
 
 
 def _go_on(leader: Node, session_id: int, epoch: int) -> None:
-    """An incremental fetch that names nothing, as an idle follower sends it."""
+    """An incremental fetch that names no partition, as an idle follower sends it."""
     leader.fetch(replica_id=3, replica_epoch=13, session_id=session_id, session_epoch=epoch)
