@@ -80,8 +80,8 @@ async def _ask(bootstrap: str, topic: str) -> list[Offsets]:
 
 
 async def offsets_at(admin: Admin, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    """Partition -> the offset of a timestamp (as for `Admin.list_offsets`). Partitions whose leader does not answer are left
-    out."""
+    """Partition -> the offset of a timestamp (as for `Admin.list_offsets`). Left out are partitions whose leader does not answer,
+    and those without a record at or after a time."""
     if not partitions:
         return {}
     found = await admin.list_offsets(dict.fromkeys(partitions, timestamp), timeout_ms=TIMEOUT_MS)
