@@ -2,8 +2,8 @@
 
 It is not the broker's code, because client and broker could share a misreading of the protocol. The rules:
 
-- A member moves to a newer target in two steps: what it has to give up is taken out of its assignment, and only when it reports
-  that it does not own that any more, it gets the new epoch and what is free.
+- A member moves to a newer target in two steps: first the partitions that it has to give up are taken out of its assignment; when
+  it has reported that it no longer owns them, it gets the new epoch and the free partitions.
 - A partition has one holder: from the response that assigns it until the member has reported its revocation, or was removed.
 """
 

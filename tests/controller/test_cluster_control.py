@@ -163,7 +163,7 @@ def test_a_broker_whose_disks_have_all_failed_is_fenced_and_stays_so() -> None:
 
 
 def test_a_failed_log_directory_leaves_the_registration_and_the_broker_goes_on() -> None:
-    """Only when the last directory has failed, the broker is fenced."""
+    """The broker is fenced only when its last directory has failed."""
     first, second = b"d" * 16, b"e" * 16
     world = ControllerWorld(brokers=1)
     world.start_broker(2, log_dirs=[first, second])

@@ -159,7 +159,8 @@ class Model:
         self.asked.append((f"c{len(self.asked)}", self.time, len(self.log)))
 
     def told(self) -> None:
-        """The response was correct at some moment between request and response."""
+        """Answer the oldest request for the end of the log. The response was correct at some moment between request and
+        response."""
         if self.asked:
             name, began, end = self.asked.pop(0)
             self.history.latest(name, P, end, began_at=began)

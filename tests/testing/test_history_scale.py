@@ -59,7 +59,7 @@ def test_twice_the_anomalies_are_twice_the_work() -> None:
 
 @pytest.mark.slow
 def test_a_million_operations_are_judged_in_a_minute() -> None:
-    """Of this process's own time: it takes some seconds, a quadratic check would need days."""
+    """The limit is one of the process's own time: it takes some seconds, and a quadratic check would need days."""
     history = good_history(600_000, records_per_poll=3)
     assert len(history.sends) + len(history.polls) >= 1_000_000
     started = time.process_time()

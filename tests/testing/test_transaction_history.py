@@ -290,7 +290,7 @@ def kafka_lets_transactions_at_the_same_time_cross(h: TransactionHistory) -> Non
 
 @bad("information-cycle")
 def two_transactions_have_read_from_each_other(h: TransactionHistory) -> None:
-    """By its reads, each would have been committed before the other."""
+    """By their reads, each would have been committed before the other."""
     first, second = begun(h, [(A, "x", 0)], "p"), begun(h, [(B, "y", 0)], "q")
     first.commit()
     second.commit()

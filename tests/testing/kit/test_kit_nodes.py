@@ -52,7 +52,7 @@ async def test_a_killed_leader_is_replaced_without_loss(cluster: Cluster) -> Non
 
 
 async def test_of_a_killed_process_nothing_runs_any_more(cluster: Cluster) -> None:
-    """A killed node runs no timer, task or `finally` any more."""
+    """A killed node no longer runs any timer, task or `finally`."""
     topic = await cluster.create_topic()
     victim = await cluster.leader_of(topic)
     node = hosted(cluster).nodes[victim]

@@ -171,7 +171,7 @@ def test_unenforced_budget_permits_and_records_losses() -> None:
 
 
 def test_beside_a_rotten_disk_no_other_disk_loses_anything() -> None:
-    """A broker that cannot read it would have the only copy of a record, and the cluster could not continue (seed 248)."""
+    """The only copy of a record would be on a broker that cannot read it, and the cluster could not continue (seed 248)."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         budget.rots(1)

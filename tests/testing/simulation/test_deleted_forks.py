@@ -1,6 +1,6 @@
 """A follower has a fork, and its leader has deleted the records that would show it.
 
-Found by I4 (seed 17 of a torment with `log.retention.bytes`): the histories part below the leader's log start, so the leader
+Found by I4 (seed 17 of a torment with `log.retention.bytes`): the histories diverge below the leader's log start, so the leader
 answers with its log start, and the follower keeps what it has below. Its own log start moves there with the next response. But
 the new log start is saved later, and the files are deleted later still; a fork that a crash brings back must not be covered by a
 high watermark.

@@ -1,5 +1,5 @@
 """A broker dies in each of its steps with its data directory: formatting it, creating, deleting and recreating topics of one
-name, stopping in order. The next start takes the directory, as the one it was, and never shows the records of one topic under the
+name, stopping in order. The next start accepts the directory as the same one, and never shows the records of one topic under the
 id of another (I22, S35, F16, F18)."""
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_a_job_that_avoids_a_process_is_done_by_another_one() -> None:
 
 
 def test_a_process_that_dies_is_replaced_and_its_run_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example one that the system killed for its memory. The other processes continue."""
+    """For example, the system killed it for its memory use. The other processes continue."""
     give = Workers._give
 
     def give_and_kill(self: Workers, worker: object, job: Job) -> None:

@@ -84,7 +84,8 @@ def test_records_deleted_by_a_client_are_no_loss() -> None:
 
 @pytest.mark.parametrize("seed", [4, pytest.param(7, marks=pytest.mark.slow)])
 def test_the_metadata_is_upgraded_in_the_middle_of_faults(seed: int) -> None:
-    """From level 0 to the newest level, once: every node has the new level at the end, and nothing acknowledged is lost."""
+    """The level is raised once, from 0 to the newest one: every node has the new level at the end, and no acknowledged record is
+    lost."""
     report = run_seed(seed, options=draw_options(seed).replaced(upgrades=True, security=None))
     assert report.verdict == "ok", str(report)
     assert report.trace is not None
