@@ -49,7 +49,7 @@ def epochs_of(node: Node) -> list[int]:
 
 
 def followers_only(brokers: int = 2) -> ReplicaWorld:
-    """All brokers follow one (9) that is not in the box, in epoch 20: their logs can be written by hand."""
+    """All brokers follow broker 9, which has no `Node`, in epoch 20. So the test can write their logs."""
     world = ReplicaWorld(brokers)
     world.topic(replicas=(*world.nodes, 9), isr=(*world.nodes, 9), leader=9, epoch=20)
     return world

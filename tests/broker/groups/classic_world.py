@@ -1,6 +1,6 @@
 """Groups of the classic protocol without a broker: a log that is a list, time that jumps, and members that follow a script.
 
-A script is a list of steps, each with what is seen because of it, indented. `check` plays the steps, and compares:
+A script is a list of steps, each followed by its visible effects, indented. `check` plays the steps, and compares:
 
     > A enters                  joins, and joins again with the id that it gets (a member of today's clients)
     > 3 s pass
@@ -17,8 +17,8 @@ member's next joins:
     protocols=range,sticky  type=consumer  topics=orders  session=10  rebalance=60  instance=i
     id=X                    send this id (a name stands for its last id; `none` for no id)
     generation=N            send this one instead of the last one learned
-    old                     the request's version knows no MEMBER_ID_REQUIRED
-    noskip                  the request's version knows no skip_assignment
+    old                     the request's version has no MEMBER_ID_REQUIRED
+    noskip                  the request's version has no skip_assignment
     static                  the instance ids are the names in lower case (only `are stable`)
 
 A member id is printed as the name of the member that joined with it; the second id that a member gets as `A'`, and so on; one

@@ -1,6 +1,6 @@
 """Groups of the newer protocol without a broker: a log that is a list, time that jumps, and metadata that a test writes.
 
-What is sent, appended and answered is told as text, so that a test reads as a story:
+Requests, records and answers are recorded as text, so that a test reads as a story:
 
     > A joins orders
       log: A subscribes to orders

@@ -1,6 +1,6 @@
-"""Groups that change their protocol while they have members: a whole shard, members of both protocols, told as a story.
+"""Groups that change their protocol while they have members: a whole shard and members of both protocols, as a story.
 
-To the story of `consumer_world.py` come requests of the classic protocol, whose answers may come later:
+In addition to those of `consumer_world.py`, the story has requests of the classic protocol, whose answers may follow later:
 
     > C joins orders (classic)
     > 3 s pass

@@ -1,4 +1,4 @@
-"""What is durable of a group of the classic protocol: replay, other coordinators, and appends that fail."""
+"""The durable state of a group of the classic protocol: replay, other coordinators, and appends that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats of members of the newer protocol: who may join, what changes a group, and what a member is told.
+"""Heartbeats of members of the newer protocol: which members may join, what changes a group, and what a member receives.
 
 The cases are those of the consumer-group part of Kafka's GroupMetadataManagerTest, and those in which we differ on purpose.
 """

@@ -183,7 +183,7 @@ def test_fenced_static_member_joins_again() -> None:
 
 
 def test_process_that_was_replaced_is_fenced() -> None:
-    """It must not go on, nor take the partitions of the new process with it when it leaves."""
+    """It must not continue, and when it leaves, the new process must keep its partitions."""
     world = two_static_members()
     world.leave("B", epoch=-2, instance_id="b")
     world.join("B2", "orders", instance_id="b")

@@ -326,7 +326,7 @@ def test_next_transaction_of_tv2_has_the_next_epoch_only() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_exhausted_epochs_are_replaced_at_the_end_of_a_transaction(commit: bool) -> None:
-    """The markers have the last epoch of the old id; the producer goes on with the new id, also if it has to ask twice."""
+    """The markers have the last epoch of the old id; the producer continues with the new id, also if it has to ask twice."""
     world = World()
     world.set_epoch(EPOCH_EXHAUSTED)
     old = ProducerIdAndEpoch(1000, EPOCH_EXHAUSTED)
