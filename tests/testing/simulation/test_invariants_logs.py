@@ -37,7 +37,7 @@ def test_i1_two_brokers_that_lead_in_one_epoch(at: Bench):
 
 
 def test_i1_a_broker_that_leads_again_in_the_epoch_of_its_earlier_process(at: Bench):
-    """The memory and page cache of the earlier process are lost, so the broker must be elected again."""
+    """The new process may have fewer records than the earlier one, so the broker must be elected again."""
     at.start(1, number=2)
     with at.flags("I1", "has already led in it"):
         at.take_role(1)
