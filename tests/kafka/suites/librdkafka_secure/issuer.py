@@ -1,7 +1,7 @@
 """An issuer of tokens (OIDC) on loopback, as librdkafka's tests of OAUTHBEARER expect it.
 
-/token issues a token for a client with a secret, for one that signs an assertion with its key, and for one that asks as virtual
-machines of Azure do. /expired issues tokens that have expired, and /malformed what is no token.
+/token issues a token for a client with a secret (which is not checked), for one that signs an assertion with its key, and for
+one that asks as virtual machines of Azure do. /expired issues tokens that have expired, and /malformed a text that is no token.
 """
 
 from __future__ import annotations
