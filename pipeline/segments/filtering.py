@@ -14,8 +14,8 @@ from strandline.pipeline.segments.reader import SegmentsReader
 
 
 class FilteringSegmentsReader(SegmentsReader):
-    """Skips files and ranges that cannot have a wanted row. Spark still applies every filter to each row, so a range may be read
-    in vain, but no row is lost."""
+    """Skips files and ranges that cannot have a wanted row. Spark still applies every filter to each row, so a range without a
+    wanted row may be read, but no row is lost."""
 
     def __init__(self, options: SegmentOptions) -> None:
         super().__init__(options)

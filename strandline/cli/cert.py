@@ -1,4 +1,4 @@
-"""`strandline cert`: an authority of one's own, and certificates for nodes and users (`certificates.py`)."""
+"""`strandline cert`: a certificate authority of one's own, and certificates for nodes and users (`certificates.py`)."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Places:
         return self._job.exit_at_end and not self.left and (self._learner is None or self._learner.done())
 
     async def begin(self) -> None:
-        """Ask all leaders once, begin to read where they answer, and go on asking the others."""
+        """Ask all leaders once, read the partitions whose leaders answer, and start a task that asks the other leaders again."""
         await self._look()
         if self._unknown:
             note(f"still waiting for the leaders of {named(self._unknown)}, to learn where the log ends (Ctrl-C ends)")

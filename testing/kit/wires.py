@@ -193,7 +193,7 @@ class Wire(asyncio.Protocol):
             self.real.write(data)
 
     def hold(self, is_held: bool) -> None:
-        """Stop or resume reading. As with asyncio's transports, no data comes from within the call that resumes."""
+        """Stop or resume reading. As with asyncio's transports, the call that resumes does not deliver data itself."""
         self._is_held = is_held
         if is_held:
             self.update()

@@ -32,7 +32,7 @@ def entry(up: Up, key: str, *words: str) -> dict[str, Any]:
 
 
 def test_change_of_the_cluster_takes_effect_at_once_and_is_undone(up: Up, topic: str) -> None:
-    """The response comes when the broker that sends it has applied the change; the topic's leader may need a moment more."""
+    """The response is sent when the broker that sends it has applied the change; the topic's leader may need a moment more."""
     large = "x" * 200_000
     changed = config(up, "set", "cluster", "message.max.bytes=100000")
     assert (changed.code, "message.max.bytes=100000" in changed.err) == (0, True)

@@ -390,7 +390,7 @@ def test_a_topic_with_fewer_replicas_than_its_minimum_is_not_blamed_for_it() -> 
 
 
 def test_replicas_that_a_reassignment_adds_are_no_problem() -> None:
-    """They are out of sync because they are new. A replica of before that is out of sync is a problem as ever."""
+    """They are out of sync because they are new. An earlier replica that is out of sync is still a problem."""
     moving = replace(partition(0), replicas=(4, 5, 1, 2, 3), adding_replicas=(4, 5))
     assert judge(moving).healthy
     assert judge(replace(moving, isr=(1, 2))).problems == [

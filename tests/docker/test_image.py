@@ -124,7 +124,7 @@ def test_the_image_has_every_module(image: str) -> None:
 
 
 def test_the_image_reads_every_message_of_kafkas_clients(image: str) -> None:
-    """The image has only a part of kio, and a schema is imported when its first message comes."""
+    """The image has only a part of kio, and a schema is imported when its first message arrives."""
     code = (
         "from strandline.broker.kafka.apis import KAFKA_APIS; from strandline.broker.kafka.schemas import Schemas; "
         "s = Schemas(); "

@@ -214,7 +214,7 @@ PECULIAR: dict[tuple[str, str], str] = {
     ("protocol/doors.py", "Random"): "seeded from the system: the door itself",
     ("client/consumer/group/heartbeat_thread.py", "Random"): "of a thread, and there is none under simulation",
 }
-"""(File, what it uses) -> why nothing of it gets into what the node does."""
+"""(File, what it uses) -> why that does not influence what the node does."""
 
 
 def peculiarities(source: str) -> Iterator[tuple[int, str]]:

@@ -86,7 +86,7 @@ async def test_position_is_committed_with_the_records_or_not_at_all() -> None:
 
 
 async def test_next_group_coordinator_keeps_the_open_transaction() -> None:
-    """The pending position is in the log, so the new coordinator has it when the marker comes."""
+    """The pending position is in the log, so the new coordinator has it when the marker is written."""
     async with WireCluster(brokers=3, **SETTINGS, **GROUP_SETTINGS) as cluster:
         orders = await cluster.create("orders", replication_factor=3)
         chain = Chain(cluster, orders.topic_id)

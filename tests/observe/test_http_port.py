@@ -232,7 +232,7 @@ async def test_a_broken_http_port_refuses_connections(controller: Node, monkeypa
         raise ImportError("no such module")
 
     monkeypatch.setattr(http, "_import", fail)
-    with pytest.raises((OSError, IndexError)):  # the one that came first is cut off, the next is refused
+    with pytest.raises((OSError, IndexError)):  # the first connection is cut off, the next is refused
         await ask(controller.port, "/health/live")
     async with asyncio.timeout(10):
         while await is_open(controller.port):

@@ -37,7 +37,7 @@ class Evidence:
         """The acknowledged offset, else the first at which the value was read."""
         self.unwritten: list[tuple[Partition, int, Value, Read]] = []
         self.values_at: dict[tuple[Partition, int], dict[Value, str]] = {}
-        """(partition, offset) -> each value that it was said to hold, and by whom."""
+        """(partition, offset) -> each value that was reported for it -> the send or the reader that reported it first."""
         self._newest_of_key: dict[tuple[Partition, Hashable], int] = {}
         self._take_acknowledgements()
         self._take_reads()

@@ -239,7 +239,7 @@ class SimulatedNetwork(Network):
 
 
 class HoldBack(Hold):
-    """Holds messages for a rule: delayed messages go on at their time, silently dropped ones do not."""
+    """Holds messages for a rule: delayed messages continue at their time, silently dropped ones do not."""
 
     __slots__ = ("passed", "rule")
 
