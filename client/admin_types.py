@@ -1,4 +1,4 @@
-"""What calls of the admin client take and return: plain dataclasses."""
+"""The arguments and results of the admin client's calls: plain dataclasses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition as the metadata has it. Replicas are broker ids."""
+    """A partition, as it is in the metadata. Replicas are broker ids."""
 
     partition: int
     leader_id: int
@@ -46,11 +46,11 @@ class PartitionDescription:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether a replica is out of sync. As in Kafka, those that a reassignment adds do not count."""
+        """Whether a replica is out of sync. As in Kafka, replicas that a reassignment adds do not count."""
         return len(self.isr) < len(self.replicas) - len(self.adding_replicas)
 
     def effective_min_isr(self, min_insync_replicas: int) -> int:
-        """How many replicas must be in sync for `acks=all`: not more than there are."""
+        """The number of replicas that must be in sync for `acks=all`: at most the number of replicas that the partition has."""
         return min(min_insync_replicas, len(self.replicas))
 
 
@@ -63,7 +63,7 @@ class TopicDescription:
     partitions: list[PartitionDescription]
     is_internal: bool = False
     warnings: tuple[str, ...] = ()
-    """Sentences for people, if this is the response to the creation of the topic."""
+    """Sentences for people, if the description is the result of `create_topics`."""
 
     @property
     def replication_factor(self) -> int:
@@ -73,12 +73,12 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One place that has a value of a config. A broker's default of a topic config has another name there."""
+    """One source that sets a value of a config. In the brokers' configuration, the default of a topic config has another name."""
 
     name: str
     value: str | None
     source: str
-    """As of a `ConfigEntry`."""
+    """See `ConfigEntry.source`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,17 @@ class ConfigEntry:
     name: str
     value: str | None
     source: str
-    """Where the value is set: "topic", "group", "broker", "cluster" (for all brokers), "static" (a broker's file), "default"."""
+    """The level at which the value is set: "topic", "group", "broker", "cluster" (for all brokers), "static" (a broker's file),
+    "default"."""
     read_only: bool = False
     is_sensitive: bool = False
     type: str = "string"
     documentation: str | None = None
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """Every place that has a value, the one that counts first, and the default last."""
+    """All sources that set a value, the one that applies first, and the default last."""
     update: str = ""
-    """Where it can be changed while the nodes run: "topic", "cluster", "broker", "cluster, broker", or "restart" (nowhere).
+    """The levels at which it can be changed while the nodes run: "topic", "cluster", "broker", "cluster, broker", or "restart"
+    (none).
     """
 
 
@@ -112,9 +114,9 @@ class BrokerDescription:
     broker_epoch: int = -1
     in_controlled_shutdown: bool = False
     is_draining: bool = False
-    """It gets no new replicas (`strandline broker drain`)."""
+    """The broker gets no new replicas (`strandline broker drain`)."""
     is_cordoned: bool = False
-    """It gets no new replicas, because all its log directories are cordoned (`cordoned.log.dirs`)."""
+    """The broker gets no new replicas, because all its log directories are cordoned (`cordoned.log.dirs`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,8 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A voter or observer of the metadata log. The ages are milliseconds since it last fetched, and since it last had all records
-    of the leader; 0 for the leader itself, -1 if it never did."""
+    """A voter or observer of the metadata log. The ages are the milliseconds since it last fetched, and since it last had all
+    records of the leader; 0 for the leader itself, -1 if it never did."""
 
     replica_id: int
     host: str
@@ -186,7 +188,7 @@ class ReplicaInfo:
     size_bytes: int
     """Bytes of its segments."""
     offset_lag: int
-    """How many records its log lacks up to the high watermark that it knows."""
+    """The number of offsets that the log lacks up to the high watermark that the replica knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,8 @@ class LogDirDescription:
     error: ErrorCode = ErrorCode.NONE
     """KAFKA_STORAGE_ERROR: the directory is offline, and `replicas` is empty."""
     future_replicas: Mapping[TopicPartition, ReplicaInfo] = field(default_factory=dict)
-    """The copies of replicas that move here from another directory of the broker. Their `offset_lag` counts what they lack."""
+    """The copies of replicas that move here from another directory of the broker. Their `offset_lag` counts the offsets that they
+    lack."""
     is_cordoned: bool = False
     """The directory gets no new replicas (KIP-1066)."""
 
@@ -224,9 +227,9 @@ class ElectionResult:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """Where the log of a replica ends. `last_epoch`: the leader epoch of its last records, -1 without any. `high_watermark`: as
-    far as the replica knows it. `may_lack_records`: the log may have lost records that it had, for example because its machine
-    lost power."""
+    """The end of a replica's log. `last_epoch`: the leader epoch of its last records, -1 without any. `high_watermark`: as far as
+    the replica knows it. `may_lack_records`: the log may have lost records that it had, for example because its machine lost
+    power."""
 
     broker_id: int
     last_epoch: int
@@ -274,15 +277,15 @@ class PartitionReassignment:
     """A reassignment that is not complete. Replicas are broker ids."""
 
     replicas: tuple[int, ...]
-    """The wanted ones, in order of preference, and then `removing_replicas`."""
+    """The wanted replicas, in order of preference, and then `removing_replicas`."""
     adding_replicas: tuple[int, ...]
-    """The wanted ones that the partition did not have before."""
+    """The wanted replicas that the partition did not have before."""
     removing_replicas: tuple[int, ...]
-    """Those that leave when the reassignment completes."""
+    """The replicas that are removed when the reassignment completes."""
     original_replicas: tuple[int, ...]
-    """Those to which a cancellation returns."""
+    """The replicas that the partition has again after a cancellation."""
     throttle_rate: int | None = None
-    """Bytes per second that each broker may send, and receive, for it; None: no limit."""
+    """Bytes per second that each broker may send, and receive, for the reassignment; None: no limit."""
 
     @property
     def target_replicas(self) -> tuple[int, ...]:
@@ -315,9 +318,10 @@ class ProducerDescription:
     name: str | None = None
     """The name of a named producer, while the cluster knows it."""
     coordinator_epoch: int = -1
-    """Of the newest marker of this producer: the leader epoch of its transaction coordinator's partition; -1: there is none."""
+    """The coordinator epoch of this producer's newest marker: the leader epoch of its transaction coordinator's partition; -1:
+    there is no marker."""
     transaction_start_offset: int | None = None
-    """The first record of its open transaction; None: it has none in this partition."""
+    """The offset of the first record of its open transaction in this partition; None: it has none."""
 
     @property
     def is_named(self) -> bool:
@@ -332,7 +336,7 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProducers:
-    """What the leader of a partition knows of the producers that wrote there, at one moment."""
+    """The producers that wrote to a partition, as its leader knew them at one moment."""
 
     partition: TopicPartition
     leader_id: int
@@ -341,7 +345,7 @@ class PartitionProducers:
     """Records below it are committed; another leader may not have later ones."""
     producers: list[ProducerDescription]
     fencing_token: int | None = None
-    """The highest fencing token that a record has carried; None if none has carried one, or if the question was for certain
+    """The highest fencing token that a record has carried; None if no record has carried one, or if the request was for certain
     producers."""
 
 
@@ -357,11 +361,11 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """The groups that the brokers have named, sorted by id."""
+    """The groups that the brokers have listed, sorted by id."""
 
     groups: list[GroupSummary]
     errors: dict[int, StrandlineError]
-    """By broker id, why the groups that it coordinates are missing, or some of them."""
+    """By broker id, the error because of which all or some of the groups that it coordinates are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,20 +374,21 @@ class GroupMemberDescription:
 
     member_id: str
     instance_id: str | None
-    """Of a static member."""
+    """The `group_instance_id` of a static member; None for any other member."""
     client_id: str
     host: str
     assignment: list[TopicPartition]
-    """The partitions that it owns."""
+    """The partitions that the member owns."""
     rack_id: str | None = None
     member_epoch: int = -1
     """-1 for a member of a classic group."""
     subscribed_topics: tuple[str, ...] = ()
     pattern: str | None = None
     target_assignment: list[TopicPartition] = field(default_factory=list)
-    """The partitions that it will own after the rebalance that is in progress; the same as `assignment` if there is none."""
+    """The partitions that the member will own after the rebalance that is in progress; the same as `assignment` if there is
+    none."""
     is_classic: bool = False
-    """It uses the classic protocol. A group of the newer one may have such members."""
+    """Whether the member uses the classic protocol. A group of the newer protocol may have such members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +405,7 @@ class GroupDescription:
     """The assignor of the group."""
     group_epoch: int = -1
     assignment_epoch: int = -1
-    """The group epoch that the newest assignment is for. Both are -1 for a classic group."""
+    """The group epoch for which the newest assignment was computed. Both epochs are -1 for a classic group."""
     members: list[GroupMemberDescription] = field(default_factory=list)
     error: StrandlineError | None = None
 
@@ -432,22 +437,22 @@ class GroupOffsetResult:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group has read one partition."""
+    """The progress of a group in one partition."""
 
     committed: OffsetAndMetadata
     log_end_offset: int | None
     """The offset after the last record that consumers may read; None if the leader has not answered."""
     lag: int | None
-    """The records from the committed offset to there."""
+    """The number of offsets from the committed offset to that end; None if the end is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a group has read, by partition."""
+    """The progress of a group, by partition."""
 
     partitions: dict[TopicPartition, PartitionLag]
     error: StrandlineError | None = None
-    """Why the committed offsets are not known."""
+    """The error because of which the committed offsets are not known."""
 
     @property
     def total(self) -> int:

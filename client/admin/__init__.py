@@ -1,1 +1,1 @@
-"""The admin client, and its calls by what they are about."""
+"""The admin client, and its calls by subject."""

@@ -1,7 +1,7 @@
 """The admin client's calls about access rules (ACLs): describe, create and delete them.
 
-A rule that exists already is created without an effect, and deleting one that is gone deletes nothing. So a repeated request does
-no harm.
+Creating a rule that exists already has no effect, and neither has deleting a rule that is gone. So a repeated request does no
+harm.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class AclCalls(AdminRequests):
     """Describes, creates and deletes access rules. Each call needs a right on the cluster: DESCRIBE, or ALTER."""
 
     async def describe_acls(self, wanted: AclFilter | None = None, *, timeout_ms: float = 30_000) -> list[Acl]:
-        """The access rules that the filter selects; all, without one. ClusterAuthorizationFailed; RequestFailed with `code`
-        SECURITY_DISABLED if the cluster has no authorizer; RequestTimeout."""
+        """The access rules that the filter selects; without a filter, all rules. ClusterAuthorizationFailed; RequestFailed with
+        `code` SECURITY_DISABLED if the cluster has no authorizer; RequestTimeout."""
 
         def check(response: messages.DescribeAclsResponse, is_retry: bool) -> None:
             check_code(response.error_code, response.error_message, "DescribeAcls")
@@ -39,7 +39,7 @@ class AclCalls(AdminRequests):
         """Create access rules. They take effect on a broker as soon as it has the metadata, usually within a few milliseconds.
 
         All rules are tried; the error of the first that was rejected is raised, and says how many were created:
-        ClusterAuthorizationFailed; RequestFailed with `code` INVALID_REQUEST for a rule that cannot be, SECURITY_DISABLED if the
+        ClusterAuthorizationFailed; RequestFailed with `code` INVALID_REQUEST for an invalid rule, SECURITY_DISABLED if the
         cluster has no authorizer; RequestTimeout."""
         rules = checked_acls(acls)
 
@@ -77,7 +77,7 @@ class AclCalls(AdminRequests):
 
 
 def checked_acls(acls: Iterable[Acl]) -> list[Acl]:
-    """UsageError unless all of them are an Acl."""
+    """The rules as a list. UsageError unless each of them is an Acl whose names can be encoded in UTF-8."""
     rules = checked_list("acls", acls)
     for rule in rules:
         if not isinstance(rule, Acl):
@@ -88,7 +88,7 @@ def checked_acls(acls: Iterable[Acl]) -> list[Acl]:
 
 
 def binding_of(rule: Acl) -> messages.AclBinding:
-    """A rule as messages have it. UsageError for a name that is unknown."""
+    """The message form of a rule. UsageError for a name that is unknown."""
     return messages.AclBinding(
         number_of("resource type", rule.resource_type, RESOURCE_TYPE_NAMES),
         rule.resource_name,
@@ -101,7 +101,7 @@ def binding_of(rule: Acl) -> messages.AclBinding:
 
 
 def acl_of(binding: messages.AclBinding) -> Acl:
-    """A rule of a message."""
+    """The rule that a message contains."""
 
     def name(names: Mapping[int, str], number: int) -> str:
         return names.get(number, str(number))

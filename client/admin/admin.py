@@ -47,8 +47,8 @@ class Admin(
         self._doors = doors or real_doors()
 
     async def start(self) -> None:
-        """Find the cluster; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no bootstrap server
-        answers within `connect_timeout_ms`; UsageError if the client was started before."""
+        """Find the cluster; AuthenticationFailed if it rejects the client; NoBrokersAvailable if no bootstrap server answers
+        within `connect_timeout_ms`; UsageError if the client was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("the admin client was started before: create a new one")
         self._home = Home("admin client")

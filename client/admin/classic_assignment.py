@@ -27,7 +27,7 @@ _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions of an assignment, sorted. Empty for bytes that are none: a member may write anything."""
+    """The partitions of an assignment, sorted. Empty for bytes that are no assignment, because a member may write anything."""
     try:
         return sorted(_decode(data))
     except (struct.error, UnicodeDecodeError, ValueError):

@@ -29,9 +29,9 @@ class ConfigCalls(AdminRequests):
     async def describe_configs(
         self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> list[ConfigEntry]:
-        """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic",
-        "group" or "broker"; `name`: the name of the topic or group, or the broker's id ("" for the default of all brokers). The
-        request about a broker goes to that broker, because no other node knows its file. UnknownTopic; RequestFailed with `code`
+        """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic", "group"
+        or "broker"; `name`: the name of the topic or group, or the broker's id ("" for the default of all brokers). The request
+        about a broker is sent to that broker, because no other node knows its file. UnknownTopic; RequestFailed with `code`
         BROKER_ID_NOT_REGISTERED if no unfenced broker has this id; RequestTimeout."""
         resource = messages.DescribeConfigsResource(
             _resource(resource_type), str(name), None if keys is None else checked_list("keys", keys)
@@ -59,9 +59,9 @@ class ConfigCalls(AdminRequests):
         validate_only: bool = False,
         timeout_ms: float = 30_000,
     ) -> list[str]:
-        """Set these keys and leave the others as they are (KIP-339); None removes a key, so that its default applies again.
-        `append`, `subtract`: items of keys whose type is "list"; they change the value that applies now. Resources are named as
-        for `describe_configs`. `validate_only`: check the request and change nothing.
+        """Set these keys and leave all others as they are (KIP-339); None removes a key, so that its default applies again.
+        `append`, `subtract`: items to add to keys whose type is "list", or to remove from them; they change the value that
+        applies now. Resources are named as for `describe_configs`. `validate_only`: check the request and change nothing.
 
         Returns warnings, which are sentences for people, for example about a min.insync.replicas above the replication factor.
         UnknownTopic; RequestFailed with `code` INVALID_CONFIG; RequestTimeout."""

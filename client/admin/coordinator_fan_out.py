@@ -1,8 +1,8 @@
-"""A question about many groups or transactional ids: those of one coordinator in one request, all coordinators at once.
+"""Requests about many groups or transactional ids: one request for all of a coordinator, to all coordinators at once.
 
-A coordinator that does not answer holds up no other. Groups whose coordinator has moved, is loading or cannot be reached are
-asked for again until the deadline; after that they have the last error as their result, so one broker that is down costs only
-what it alone can answer.
+A coordinator that does not answer does not delay the others. If the coordinator of a group has moved, is loading or cannot be
+reached, the request for that group is repeated until the deadline; after that, the last error is the result of the group. So a
+broker that is down affects only the groups that it coordinates.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ Answer = TypeVar("Answer")
 
 
 class Asked:
-    """One coordinator, for the function that asks it."""
+    """One coordinator, as an argument of the function that sends requests to it."""
 
     def __init__(self, node_id: int, connection: ConnectionState, timeout_ms: float, is_retry: bool) -> None:
         self.node_id = node_id
         self.is_retry = is_retry
-        """An earlier attempt may have made the change."""
+        """Whether an earlier attempt may have made the change."""
         self._connection = connection
         self._timeout_ms = timeout_ms
 
     async def request(self, api_key: int, body: Message) -> Message:
-        """Send a request to it, and return the response. The errors of a connection as those of the client."""
+        """Send a request to the coordinator, and return the response. Errors of the connection are raised as errors of the
+        client."""
         try:
             return await self._connection.request(api_key, body, self._timeout_ms)
         except StrandlineError as e:
@@ -45,14 +46,15 @@ class Asked:
 
 
 Ask = Callable[[Asked, list[str]], Awaitable[Mapping[str, Answer | StrandlineError]]]
-"""Asks one coordinator about its groups. A group's result, or its error; a retriable error is asked for again."""
+"""Asks one coordinator about its groups, and returns the result or the error of each. After a retriable error, the group is asked
+for again."""
 
 
 class CoordinatorFanOut(Generic[Answer]):
     """One call about several groups."""
 
     def __init__(self, cluster: Cluster, ask: Ask[Answer], deadline: float, key_type: int = KEY_TYPE_GROUP) -> None:
-        """`deadline`: on the loop's clock. `key_type`: of transactional ids, in place of groups."""
+        """`deadline`: on the loop's clock. `key_type`: another type of id than that of groups, for transactional ids."""
         self._key_type = key_type
         self._cluster = cluster
         self._ask = ask
@@ -64,7 +66,7 @@ class CoordinatorFanOut(Generic[Answer]):
         """The groups for which a coordinator was asked."""
 
     async def run(self, group_ids: Sequence[str]) -> dict[str, Answer | StrandlineError]:
-        """By group, its result, or why there is none."""
+        """The result of each group, or the error if there is none."""
         loop, pause_s = asyncio.get_running_loop(), RETRY_S
         while missing := [group_id for group_id in group_ids if group_id not in self._final]:
             await self._round(missing)
@@ -111,7 +113,7 @@ class CoordinatorFanOut(Generic[Answer]):
 
 
 def or_raise(answer: Answer | StrandlineError, timeout_ms: float) -> Answer:
-    """The result of the only group of a call. RequestTimeout if it is a retriable error, because the time is up."""
+    """The result of the only group of a call. Raises its error: RequestTimeout if it is retriable, because the time is up."""
     if not isinstance(answer, StrandlineError):
         return answer
     if not answer.retriable:

@@ -1,6 +1,6 @@
-"""A question to every broker of the cluster, each of which names what it alone coordinates.
+"""Sends a request to every broker of the cluster, each of which lists the groups or ids that it alone coordinates.
 
-A broker that does not answer holds up no other, and costs only what it alone can name.
+A broker that does not answer does not delay the others; only the items that it alone can list are missing.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from strandline.protocol.errors import StrandlineError, UsageError
 
 RETRY_S = 0.05
 UNREACHABLE_S = 3.0
-"""How long a broker that cannot be reached is asked. If it is gone, others coordinate what it had."""
+"""Seconds for which requests to a broker that cannot be reached are repeated. If it is gone, other brokers coordinate its
+groups."""
 
 Item = TypeVar("Item")
 AskBroker = Callable[[int, float], Awaitable[tuple[list[Item], StrandlineError | None]]]
-"""Asks the broker with this id, within a time limit in ms. What it names, and why there may be more of it, for example because it
-is still loading."""
+"""Asks the broker with this id, within a time limit in ms. Returns the items that it lists, and an error if some may be missing,
+for example because the broker is still loading."""
 
 
 async def ask_every_broker(
     cluster: Cluster, ask: AskBroker[Item], timeout_ms: float
 ) -> tuple[list[Item], dict[int, StrandlineError]]:
-    """All answers, and by broker id why some are missing. Questions with a retriable error are repeated for `timeout_ms`. A
-    UsageError is raised: it would be the same everywhere."""
+    """All items, and by broker id the error because of which some are missing. After a retriable error, the request is repeated
+    for `timeout_ms`. A UsageError is raised, because every broker would cause it."""
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
     await cluster.metadata.refresh(timeout_ms)
     brokers = sorted(cluster.cache.brokers)

@@ -21,7 +21,7 @@ class FeatureCalls(NodeCalls):
 
     async def describe_features(self, *, timeout_ms: float = 30_000) -> FeaturesDescription:
         """The level of each feature of the cluster, as the broker that answers knows it, and the levels that each broker
-        supports. A broker that does not answer within `timeout_ms` has None. RequestTimeout."""
+        supports. For a broker that does not answer within `timeout_ms`, the levels are None. RequestTimeout."""
         deadline = self._deadline(timeout_ms)
         cluster = await self.describe_cluster(timeout_ms=timeout_ms)
 
@@ -67,6 +67,6 @@ class FeatureCalls(NodeCalls):
 
 
 def _ranges(features: Sequence[SupportedFeature]) -> dict[str, FeatureRange]:
-    """A version that sends no range supports level 0 alone."""
+    """The levels that a broker supports, by feature. A version of the software that sends no range supports only level 0."""
     ranges = {feature.name: FeatureRange(feature.min_version, feature.max_version) for feature in features}
     return {METADATA_VERSION: FeatureRange(0, 0), **ranges}

@@ -1,7 +1,7 @@
 """The admin client's calls about consumer groups: list, describe and delete them, their members, their offsets, and their lag.
 
 Each group belongs to a coordinator, and a call about several groups asks all of their coordinators at once. No call fails as a
-whole because one broker does not answer: what that broker alone could say is marked with its error.
+whole because one broker does not answer: the groups for which only that broker could answer have its error.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class GroupCalls(TopicDescriptions):
         self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout_ms: float = 30_000
     ) -> GroupListing:
         """The groups of the cluster, sorted; those in these states ("Stable", "Empty", ...) and of these types ("consumer",
-        "classic") only, if some are given. Each broker names the groups that it coordinates; `errors` of the result names the
-        brokers that have not answered within `timeout_ms`, and why."""
+        "classic") only, if some are given. Each broker lists the groups that it coordinates; `errors` of the result has the
+        brokers that have not answered within `timeout_ms`, with their errors."""
         request = messages.ListGroupsRequest(checked_list("states", states), checked_list("types", types))
         found, errors = await ask_every_broker(self._running(), partial(self._list_groups_of, request), timeout_ms)
         return GroupListing(sorted(found, key=lambda group: group.group_id), errors)
@@ -60,7 +60,8 @@ class GroupCalls(TopicDescriptions):
     async def _list_groups_of(
         self, request: messages.ListGroupsRequest, broker_id: int, timeout_ms: float
     ) -> tuple[list[GroupSummary], StrandlineError | None]:
-        """The groups of one broker, and why there may be more of them. A broker that is loading groups names the others."""
+        """The groups of one broker, and an error if there may be more. A broker that is still loading groups lists those that are
+        loaded."""
         timeout_ms = min(timeout_ms, self.options.request_timeout_ms)
         response = await self._running().connections.request(broker_id, apis.LIST_GROUPS, request, timeout_ms)
         assert isinstance(response, messages.ListGroupsResponse)
@@ -70,8 +71,8 @@ class GroupCalls(TopicDescriptions):
     # -- describing ---------------------------------------------------------------------------------------------------
 
     async def describe_groups(self, group_ids: Iterable[str], *, timeout_ms: float = 30_000) -> dict[str, GroupDescription]:
-        """By group, its state and its members with their partitions, for groups of both protocols (KIP-848 and classic). A group
-        that does not exist, or whose coordinator has not answered within `timeout_ms`, has an `error`."""
+        """The state of each group, and its members with their partitions, for groups of both protocols (KIP-848 and classic). A
+        group that does not exist, or whose coordinator has not answered within `timeout_ms`, has an `error`."""
         ids = _checked_groups(group_ids)
         answers = await self._fan_out(self._describe_newer, ids, timeout_ms)
         classic = [group_id for group_id, answer in answers.items() if _code_of(answer) == ErrorCode.GROUP_ID_NOT_FOUND]
@@ -152,9 +153,9 @@ class GroupCalls(TopicDescriptions):
         instance_ids: Iterable[str] = (),
         timeout_ms: float = 30_000,
     ) -> list[GroupMemberResult]:
-        """Remove members from a group, by their member ids, static members by their instance ids; all if neither is given. Their
-        partitions go to the others. A member that is removed and still runs joins again; a static one does not. Each has a
-        result: see its `code`. UNKNOWN_MEMBER_ID: the group has no such member.
+        """Remove members from a group, by their member ids, or static members by their instance ids; all members if neither is
+        given. Their partitions are assigned to the other members. A member that is removed and still runs joins again; a static
+        member does not. Each member has a result: see its `code`. UNKNOWN_MEMBER_ID: the group has no such member.
 
         RequestFailed, for example with `code` GROUP_ID_NOT_FOUND; RequestTimeout."""
         leaving = [messages.LeavingMember(member_id, None, REASON) for member_id in checked_list("member_ids", member_ids or ())]
@@ -203,7 +204,7 @@ class GroupCalls(TopicDescriptions):
         return _named(found, names)
 
     def _offsets_of(self, keys: Mapping[TopicIdPartition, TopicPartition] | None) -> Any:
-        """A question for the committed offsets of groups, by topic id and partition."""
+        """A function that asks a coordinator for the committed offsets of groups, by topic id and partition."""
         topics = None if keys is None else by_topic_id(keys)
 
         async def ask(asked: Asked, ids: list[str]) -> dict[str, dict[TopicIdPartition, OffsetAndMetadata] | StrandlineError]:
@@ -231,7 +232,7 @@ class GroupCalls(TopicDescriptions):
     ) -> dict[TopicPartition, GroupOffsetResult]:
         """Commit these offsets for a group without members; the group is created if it does not exist. Each partition has a
         result: see its `code`. UnknownTopic for a partition that does not exist; RequestFailed with `code` NON_EMPTY_GROUP if the
-        group has members, which would not notice; RequestTimeout."""
+        group has members, because they would not use the new offsets; RequestTimeout."""
         wanted = checked_commits(offsets)
         keys = await self._keys(list(wanted), self._deadline(timeout_ms))
         partitions = [
@@ -275,9 +276,9 @@ class GroupCalls(TopicDescriptions):
     # -- lag ----------------------------------------------------------------------------------------------------------
 
     async def group_lag(self, group_ids: Iterable[str], *, timeout_ms: float = 30_000) -> dict[str, GroupLag]:
-        """By group, how many records are behind its committed offsets: per partition that has one, the end that consumers may
-        read up to, less the offset. A group whose coordinator has not answered within `timeout_ms` has an `error`; a partition
-        whose leader has not, has no end and no lag."""
+        """The lag of each group: for each partition with a committed offset, the end up to which consumers may read, minus that
+        offset. A group whose coordinator has not answered within `timeout_ms` has an `error`; a partition whose leader has not
+        answered has no end and no lag."""
         ids, deadline = _checked_groups(group_ids), self._deadline(timeout_ms)
         answers = await self._fan_out(self._offsets_of(None), ids, timeout_ms)
         by_key = [found for found in answers.values() if not isinstance(found, StrandlineError)]
@@ -295,8 +296,8 @@ class GroupCalls(TopicDescriptions):
         }
 
     async def _ends(self, tps: set[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
-        """The ends of these partitions, as far as their leaders answer. One that does not is asked until half of the time is
-        over, because the others need not wait for all of it."""
+        """The ends of these partitions, as far as their leaders answer. A leader that does not answer is asked until half of the
+        time is over, so that the call does not take all of it."""
         if not tps:
             return {}
         until = self._loop_time() + (deadline - self._loop_time()) / 2
@@ -310,7 +311,7 @@ class GroupCalls(TopicDescriptions):
     # -- topics -------------------------------------------------------------------------------------------------------
 
     async def _keys(self, tps: Sequence[TopicPartition], deadline: float) -> dict[TopicIdPartition, TopicPartition]:
-        """These partitions by the ids of their topics. UnknownTopic for one that does not exist."""
+        """These partitions, by topic id and number. UnknownTopic for a partition that does not exist."""
         topics = {topic.name: topic for topic in await self._describe(sorted({tp.topic for tp in tps}), deadline)}
         for tp in tps:
             if tp.partition >= len(topics[tp.topic].partitions):
@@ -329,7 +330,7 @@ class GroupCalls(TopicDescriptions):
 
 
 def _checked_groups(group_ids: Iterable[str]) -> list[str]:
-    """Several groups' ids, each once. UsageError for a single str, and for what is no non-empty str."""
+    """The ids of several groups, each once. UsageError for a single str, and for an item that is no non-empty str."""
     ids = list(dict.fromkeys(checked_list("groups", group_ids)))
     for group_id in ids:
         if not isinstance(group_id, str) or not group_id:

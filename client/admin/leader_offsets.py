@@ -1,4 +1,4 @@
-"""Offsets of partitions, asked of their leaders, for an overview of the cluster.
+"""Asks the leaders of partitions for offsets, for an overview of the cluster.
 
 A partition whose leader does not answer by the deadline is left out of the result.
 """
@@ -35,7 +35,7 @@ class OffsetQuestions:
 
     async def ask(self, wanted: Mapping[TopicPartition, int], deadline: float) -> Answers:
         """Ask the leader of each partition for the offset of its timestamp. Leaders that do not answer are asked again until the
-        deadline (on the loop's clock); partitions without an answer are not in the result. None as an offset: the log has no
+        deadline (on the loop's clock); partitions without an answer are not in the result. A result of None: the log has no
         record with that timestamp or a later one."""
         loop = asyncio.get_running_loop()
         found: Answers = {}
@@ -53,7 +53,7 @@ class OffsetQuestions:
     def _by_leader(
         topics: Sequence[TopicDescription], wanted: Mapping[TopicPartition, int]
     ) -> dict[int, dict[TopicPartition, ListOffsetsPartition]]:
-        """The partitions to ask each leader about. Those without a leader are left out."""
+        """The partitions about which to ask each leader. Partitions without a leader are left out."""
         by_leader: dict[int, dict[TopicPartition, ListOffsetsPartition]] = {}
         for topic in topics:
             for p in topic.partitions:
@@ -64,7 +64,7 @@ class OffsetQuestions:
         return by_leader
 
     async def _ask(self, leader_id: int, asked: Mapping[TopicPartition, ListOffsetsPartition], timeout_ms: float) -> Answers:
-        """The leader's answers that are no errors."""
+        """The leader's answers, without those that are errors."""
         request = ListOffsetsRequest(-1, self._isolation, list(asked.values()))
         response = await self._cluster.connections.request(leader_id, LIST_OFFSETS, request, timeout_ms)
         assert isinstance(response, ListOffsetsResponse)

@@ -53,7 +53,7 @@ class NodeCalls(AdminRequests):
         return ClusterDescription(response.cluster_id, response.controller_id, brokers)
 
     async def unregister_broker(self, broker_id: int, *, timeout_ms: float = 30_000) -> None:
-        """Remove the registration of a broker that has stopped for good (KIP-631). If it starts again, it registers anew.
+        """Remove the registration of a broker that has stopped for good (KIP-631). If it starts again, it registers again.
 
         RequestFailed with `code` INVALID_REQUEST while the broker is alive or hosts replicas, or BROKER_ID_NOT_REGISTERED;
         RequestTimeout."""
@@ -93,12 +93,12 @@ class NodeCalls(AdminRequests):
         timeout_ms: float = 30_000,
     ) -> list[LogDirMoveResult]:
         """Move replicas of a broker to other log directories of that broker, by their paths (KIP-113). The call returns when the
-        moves have begun; `describe_log_dirs` shows the copies and what they lack. Each replica is served from its present
-        directory until its copy has caught up. A move goes on after a restart of the broker, and the path of the present
+        moves have begun; `describe_log_dirs` shows the copies and the records that they lack. Each replica is served from its
+        present directory until its copy has caught up. A move continues after a restart of the broker; the path of the present
         directory cancels it.
 
-        Each partition has a result: see its `code`. LOG_DIR_NOT_FOUND: the broker has no such directory. KAFKA_STORAGE_ERROR: it,
-        or the replica, is offline. INVALID_REPLICA_ASSIGNMENT: it is cordoned, or has no room for the copy.
+        Each partition has a result: see its `code`. LOG_DIR_NOT_FOUND: the broker has no such directory. KAFKA_STORAGE_ERROR: the
+        directory or the replica is offline. INVALID_REPLICA_ASSIGNMENT: the directory is cordoned, or has no room for the copy.
         REPLICA_NOT_AVAILABLE: the broker has no such replica. NoBrokersAvailable if there is no such broker; RequestTimeout;
         RequestFailed."""
         checked_whole("broker_id", broker_id)
@@ -118,8 +118,8 @@ class NodeCalls(AdminRequests):
     async def describe_log_dirs(
         self, broker_ids: Iterable[int], topics: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> dict[int, list[LogDirDescription]]:
-        """By broker, its log directories with the replicas of these topics, or of all (KIP-113). A broker that has not answered
-        within `timeout_ms` is not in the result."""
+        """The log directories of each broker, with the replicas of these topics, or of all (KIP-113). A broker that has not
+        answered within `timeout_ms` is not in the result."""
         asked = None if topics is None else [messages.DescribableLogDirTopic(name) for name in checked_names(topics)]
         cluster, request = self._running(), messages.DescribeLogDirsRequest(asked)
 

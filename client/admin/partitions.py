@@ -41,11 +41,12 @@ class PartitionCalls(TopicDescriptions):
         leader: int = -1,
         timeout_ms: float = 30_000,
     ) -> list[ElectionResult]:
-        """Elect leaders of these partitions, or of all (KIP-183, KIP-460). Each has a result: see its `code` and `message`.
+        """Elect leaders of these partitions, or of all (KIP-183, KIP-460). Each partition has a result: see its `code` and
+        `message`.
 
         `election`: "preferred" elects the first replica of each partition, if it is in sync. "unclean" elects a replica for a
         partition without a leader: the one with the newest and longest log, or `leader`. The records that this replica does not
-        have are lost; `describe_unclean_elections` says which. UsageError for another word; RequestTimeout."""
+        have are lost; `describe_unclean_elections` returns which. UsageError for any other value; RequestTimeout."""
         if election not in _ELECTIONS:
             raise UsageError(f'an election is "preferred" or "unclean", not {election!r}')
         if leader != -1 and (election != "unclean" or partitions is None):
@@ -78,8 +79,8 @@ class PartitionCalls(TopicDescriptions):
     async def describe_replica_logs(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30_000
     ) -> dict[TopicPartition, list[ReplicaLog]]:
-        """By partition, where the logs of its replicas end, in the order of the replicas (KIP-966). A replica whose broker has
-        not answered within `timeout_ms`, or whose log is damaged, is left out. UnknownTopic."""
+        """By partition, the ends of its replicas' logs, in the order of the replicas (KIP-966). A replica whose broker has not
+        answered within `timeout_ms`, or whose log is damaged, is left out. UnknownTopic."""
         places = checked_partitions(partitions)
         described = await self._describe(sorted({tp.topic for tp in places}), self._deadline(timeout_ms))
         return await replica_logs(self._running(), described, places, timeout_ms)
@@ -87,8 +88,8 @@ class PartitionCalls(TopicDescriptions):
     async def delete_records(
         self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30_000
     ) -> dict[TopicPartition, DeletedRecords]:
-        """Delete the records below an offset, by partition; -1: all records that are committed now (KIP-107). They cannot be read
-        any more, and the next record keeps its offset. Each partition has a result: see its `code`.
+        """Delete the records below an offset, by partition; -1: all records that are committed now (KIP-107). They can no longer
+        be read, and the offset of the next record does not change. Each partition has a result: see its `code`.
 
         `code` OFFSET_OUT_OF_RANGE: the offset is above the high watermark. POLICY_VIOLATION: the topic is compacted. An offset
         below the first record changes nothing. The call returns when each replica that is alive has deleted the records. If that
@@ -104,7 +105,7 @@ class PartitionCalls(TopicDescriptions):
         *,
         timeout_ms: float = 30_000,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """By partition, the last batch of each idempotent producer that its leader knows, or of `producer_ids` only (KIP-664).
+        """By partition, the last batch of each idempotent producer that its leader knows, or only of `producer_ids` (KIP-664).
 
         The id of a named producer stands for its name: the newest work epoch that has written there is returned. UnknownTopic
         for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
@@ -122,8 +123,8 @@ class PartitionCalls(TopicDescriptions):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
         log) or -1 (after the last one that consumers of this `isolation_level` may read); None if there is no such record. A
-        partition whose leader has not answered within `timeout_ms`, or that has none, is not in the result. UnknownTopic if a
-        topic does not exist; UsageError for another isolation level."""
+        partition that has no leader, or whose leader has not answered within `timeout_ms`, is not in the result. UnknownTopic if
+        a topic does not exist; UsageError for another isolation level."""
         if isolation_level not in ISOLATION_LEVELS:
             raise UsageError(f"isolation_level is one of {', '.join(ISOLATION_LEVELS)}, not {isolation_level!r}")
         tps, committed = checked_by_partition(wanted), isolation_level == "read_committed"

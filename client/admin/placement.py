@@ -1,18 +1,18 @@
-"""Plans where the replicas of partitions should be, with as few moves as possible. Pure.
+"""Plans the placement of replicas on brokers, with as few moves as possible. Pure.
 
 A plan gives each partition the wanted number of replicas on the allowed brokers, in this order:
 
 1. *Needed moves*: replicas on brokers that are not allowed are replaced, and missing ones are added, on the broker that hosts the
-   fewest replicas in a rack that the partition does not have yet. If there are too many replicas, those leave whose rack the
-   partition has twice, and then those on the fullest brokers.
+   fewest replicas in a rack that the partition does not have yet. If there are too many replicas, those in a rack that the
+   partition has twice are removed first, then those on the fullest brokers.
 2. *Racks*: a partition with two replicas in one rack, while another rack has none, moves one of the two.
 3. *Even spread*: replicas move from the fullest broker to the emptiest one until no two differ by more than one, but never if the
-   partition would lose a rack. Topics spread first where they crowd most.
+   partition would lose a rack. Replicas of a topic that crowds a broker most move first.
 4. *Leaders*: the order of the replicas changes until the brokers are preferred leaders equally often. That copies nothing.
 
 The third step prefers to move replicas that the plan has added anyway. Without racks, if no move is needed for the first step, it
 copies as little as any plan could: each move takes a replica from a broker that has too many to one that has too few. With racks
-it may stop earlier, where the only further moves would put two replicas into one rack.
+it may stop earlier, if every further move would put two replicas into one rack.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Assignments = dict[TopicPartition, Replicas]
 
 
 class Placement:
-    """The replicas of all partitions, and how many each broker has. It changes step by step into a plan."""
+    """The replicas of all partitions, and their number on each broker. The steps below change it into a plan."""
 
     def __init__(
         self,
@@ -85,7 +85,8 @@ class Placement:
     # -- the steps ----------------------------------------------------------------------------------------------------
 
     def fill(self, tp: TopicPartition, factor: int) -> None:
-        """Give the partition this many replicas, all on allowed brokers. Its preferred leader is one that it has already."""
+        """Give the partition this many replicas, all on allowed brokers. Replicas that stay come first, so that one of them is
+        the preferred leader."""
         members = self.assignments[tp]
         strangers = [broker_id for broker_id in members if broker_id not in self.count]
         for broker_id in strangers:
@@ -100,7 +101,8 @@ class Placement:
             self._enter(tp, new)
 
     def _dispensability(self, members: Sequence[int], broker_id: int) -> tuple[bool, bool, int, int]:
-        """A broker that may not get replicas is fenced or drained, so its replica leaves first."""
+        """The sort key by which a replica is removed, the largest first. A broker that may not get replicas is fenced or drained,
+        so its replica is removed first."""
         is_outside = broker_id not in self._targets
         return is_outside, self._shares_rack(members, broker_id), self.count[broker_id], members.index(broker_id)
 
@@ -125,8 +127,8 @@ class Placement:
             self._replace(tp, old, min(free, key=lambda b: self._load(tp, b)))
 
     def even_out(self, *, only_new: bool = False) -> None:
-        """Move replicas from full brokers to empty ones, until no move makes it more even. `only_new`: move only those that the
-        plan has added anyway."""
+        """Move replicas from full brokers to empty ones, until no move makes the load more even. `only_new`: move only replicas
+        that the plan has added anyway."""
         while self._even_out_once(only_new):
             pass
 
@@ -146,15 +148,15 @@ class Placement:
         return False
 
     def _is_new(self, tp: TopicPartition, broker_id: int) -> bool:
-        """Whether the plan has put the replica there."""
+        """Whether the plan has added this replica of the partition."""
         return broker_id not in self._before[tp]
 
     def _new_on(self, broker_id: int) -> list[TopicPartition]:
         return [tp for tp in self._on[broker_id] if self._is_new(tp, broker_id)]
 
     def _shift_new(self, full: int, empty: int) -> bool:
-        """Move a new replica from the full broker to a third one, and a new one from there to the empty one: that copies nothing
-        more."""
+        """Move a new replica from the full broker to a third one, and another new replica from there to the empty one. That
+        causes no further copy."""
         for tp in self._new_on(full):
             for third in self._targets:
                 if third not in (full, empty) and self._may_move(tp, full, third):
@@ -173,15 +175,15 @@ class Placement:
         return len(self._racks_of([*others, empty])) >= len(self._racks_of(members))
 
     def _gain(self, tp: TopicPartition, full: int, empty: int) -> tuple[int, int, bool]:
-        """The smallest copy is best; then how much the move helps to spread the topic; then a follower rather than a preferred
-        leader."""
+        """The sort key of a move, the largest first: the fewest additional copies; then the most help to spread the topic; then a
+        follower rather than a preferred leader."""
         copies = (not self._is_new(tp, empty)) + self._is_new(tp, full)
         crowding = self._of_topic[tp.topic, full] - self._of_topic.get((tp.topic, empty), 0)
         return copies, crowding, self.assignments[tp][0] != full
 
     def even_out_leaders(self) -> None:
-        """Change the order of replicas, until no broker is the preferred leader of two more partitions than another one that it
-        could give them to, directly or over others."""
+        """Change the order of replicas, until no broker is the preferred leader of two more partitions than another broker to
+        which it could give one, directly or through other brokers."""
         led = dict.fromkeys(self.count, 0)
         for replicas in (*self._fixed.values(), *self.assignments.values()):
             if replicas[0] in led:
@@ -196,13 +198,13 @@ class Placement:
                 led[path[-1][1]] += 1
 
     def _path_to_fewer(self, full: int, led: Mapping[int, int]) -> list[tuple[TopicPartition, int]]:
-        """The elections that take one leader from `full`, and give one to the broker with the fewest that can be reached, if that
-        has at least two fewer; empty if there is none."""
+        """The changes of leaders that take one partition from `full`, and give one to the broker that leads fewest, among those
+        that can be reached. Empty if that broker does not lead at least two fewer."""
         led_by: dict[int, list[TopicPartition]] = {}
         for tp, members in self.assignments.items():
             led_by.setdefault(members[0], []).append(tp)
         came: dict[int, tuple[TopicPartition, int]] = {}
-        """Broker -> the partition that it gets, and the broker that it gets it from."""
+        """Broker -> the partition that it gets to lead, and the broker that gives it away."""
         queue = deque([full])
         while queue:
             giver = queue.popleft()
@@ -226,7 +228,7 @@ class Placement:
 
 
 def check_counts(racks: Mapping[int, str | None], factors: Mapping[TopicPartition, int]) -> None:
-    """UsageError if a partition would get more replicas than there are brokers for it."""
+    """UsageError if a partition is to have more replicas than there are brokers for it."""
     for tp, factor in factors.items():
         if factor > len(racks):
             there = "there is 1 broker" if len(racks) == 1 else f"there are {len(racks)} brokers"
@@ -241,10 +243,10 @@ def plan_even(
     replication_factor: int | None = None,
     targets: Collection[int] | None = None,
 ) -> Assignments:
-    """Spread partitions evenly over these brokers (each with its rack). Returns the new replicas of those that change.
+    """Spread partitions evenly over these brokers (each with its rack). Returns the new replicas of the partitions that change.
 
-    `chosen`: the partitions that may move; the others only count as load. `replication_factor`: how many replicas each of them
-    gets; None: as many as it has. `targets`: the brokers that may get replicas, while the others only keep theirs; None: all."""
+    `chosen`: the partitions that may move; all others only count as load. `replication_factor`: the number of replicas of each of
+    them; None: as many as it has. `targets`: the brokers that may get replicas, while all others only keep theirs; None: all."""
     movable = {tp: replicas for tp, replicas in current.items() if chosen is None or tp in chosen}
     factors = {tp: replication_factor or len(replicas) for tp, replicas in movable.items()}
     free = set(racks if targets is None else targets)
@@ -266,8 +268,8 @@ def plan_factor(
     chosen: Collection[TopicPartition],
     replication_factor: int,
 ) -> Assignments:
-    """Give the chosen partitions more or fewer replicas, and move no other replica. Returns the new replicas of those that
-    change. `racks`: the brokers that may get replicas, each with its rack."""
+    """Give the chosen partitions more or fewer replicas, and move no other replica. Returns the new replicas of the partitions
+    that change. `racks`: the brokers that may get replicas, each with its rack."""
     hosts = {**{b: None for tp in chosen for b in current[tp]}, **racks}
     others = {tp: replicas for tp, replicas in current.items() if tp not in chosen}
     placement = Placement({tp: current[tp] for tp in chosen}, hosts, others, racks)
@@ -280,7 +282,8 @@ def plan_factor(
 
 def plan_drain(current: Mapping[TopicPartition, Replicas], racks: Mapping[int, str | None], broker_id: int) -> Assignments:
     """Replace the replicas on one broker by replicas on the brokers of `racks`, and move nothing else. Returns the new replicas
-    of the partitions that change: the first one, which is to lead, is one that the partition has already, if any."""
+    of the partitions that change. If the partition keeps a replica, the first one, which is to lead, is a replica that it
+    keeps."""
     movable = {tp: replicas for tp, replicas in current.items() if broker_id in replicas}
     hosts = {**{b: None for replicas in movable.values() for b in replicas if b != broker_id}, **racks}
     placement = Placement(movable, hosts, {tp: replicas for tp, replicas in current.items() if tp not in movable})

@@ -21,8 +21,8 @@ class QuotaCalls(AdminRequests):
     async def describe_client_quotas(
         self, wanted: QuotaEntity | None = None, *, strict: bool = False, timeout_ms: float = 30_000
     ) -> dict[QuotaEntity, dict[str, float]]:
-        """By entity, the values of its quotas, as the broker that answers knows them. `wanted`: only entities that have the same
-        parts, and perhaps others; `strict`: and no others. ClusterAuthorizationFailed; RequestTimeout."""
+        """The values of each entity's quotas, as the broker that answers knows them. `wanted`: only entities that have these
+        parts. With `strict`, they have no other parts; otherwise they may. ClusterAuthorizationFailed; RequestTimeout."""
 
         def check(response: messages.DescribeClientQuotasResponse, is_retry: bool) -> None:
             check_code(response.error_code, response.error_message, "DescribeClientQuotas")
@@ -43,8 +43,8 @@ class QuotaCalls(AdminRequests):
     ) -> None:
         """Set quotas of an entity, or remove those whose value is None. The keys are `producer_byte_rate` and
         `consumer_byte_rate` (bytes per second and broker), `request_percentage` (of the time of a broker),
-        `controller_mutation_rate` (partitions per second), and `connection_creation_rate` (per second, of an `ip`). Brokers
-        measure by the new values from the next request on. `validate_only`: check, and change nothing.
+        `controller_mutation_rate` (partitions per second), and `connection_creation_rate` (per second, of an `ip`). Brokers apply
+        the new values from the next request on. `validate_only`: check, and change nothing.
 
         UsageError; ClusterAuthorizationFailed; RequestFailed with `code` INVALID_REQUEST; RequestTimeout."""
         operations = [messages.QuotaOperation(key, _checked(key, value)) for key, value in changes.items()]

@@ -35,8 +35,8 @@ class ReassignmentCalls(AdminRequests):
         `throttle_rate`: bytes per second that each broker may send, and receive, for these reassignments. It ends with them.
         `allow_replication_factor_change` False: a target with more or fewer replicas is INVALID_REPLICATION_FACTOR.
 
-        Each partition has a result: see its `code`. INVALID_REPLICA_ASSIGNMENT: a target is empty, or names a broker twice or one
-        that is not registered. NO_REASSIGNMENT_IN_PROGRESS: there is nothing to cancel. RequestFailed with `code`
+        Each partition has a result: see its `code`. INVALID_REPLICA_ASSIGNMENT: a target is empty, names a broker twice, or names
+        a broker that is not registered. NO_REASSIGNMENT_IN_PROGRESS: there is nothing to cancel. RequestFailed with `code`
         UNSUPPORTED_VERSION if the metadata has level 0; RequestTimeout."""
         rate = 0 if throttle_rate is None else checked_whole("throttle_rate", throttle_rate, 1, RATE_MAX)
         request = messages.AlterPartitionReassignmentsRequest(

@@ -1,8 +1,8 @@
-"""Deleting the oldest records of partitions (DeleteRecords, KIP-107): each leader is asked until it has answered.
+"""Deletes the oldest records of partitions (DeleteRecords, KIP-107): requests to each leader are repeated until it has answered.
 
-A request may be sent twice, because its response may be lost. So the end of a partition is asked for once and becomes an offset:
-if "up to the high watermark" were sent again, it would delete records that were written after the call. And a request names the
-topic by the id that it had at the beginning, so that a topic that was recreated meanwhile loses nothing.
+A request may be sent twice, because its response may be lost. So the client asks for the end of a partition once, and sends that
+offset: if it sent "up to the high watermark" again, that would delete records that were written after the call. A request
+contains the topic's id from the beginning of the call, so that a topic that was recreated meanwhile loses nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from strandline.protocol.messages.data import (
 )
 
 END = -1
-"""As the offset: everything that is committed when the call begins."""
+"""Stands for an offset: delete all records that are committed when the call begins."""
 MARGIN_MS = 500
-"""A leader answers so much earlier than the client stops waiting for it, so that its answer arrives."""
+"""A leader is asked to answer this much earlier than the client stops waiting, so that the answer arrives in time."""
 
 Results = dict[TopicPartition, DeletedRecords]
 
 
 class RecordDeletion:
-    """One call: the offsets that are wanted, and the results so far."""
+    """One call: the wanted offsets, and the results so far."""
 
     def __init__(
         self, cluster: Cluster, describe_topics: Describe, wanted: Mapping[TopicPartition, int], deadline: float
@@ -43,7 +43,7 @@ class RecordDeletion:
         self._cluster = cluster
         self._describe_topics = describe_topics
         self._deadline = deadline
-        """On the loop's clock."""
+        """When the call ends at the latest, on the loop's clock."""
         self._names = sorted({tp.topic for tp in wanted})
         self._before = dict(wanted)
         self._ids: dict[str, bytes] = {}
@@ -53,7 +53,7 @@ class RecordDeletion:
         """The last retriable error of each partition."""
 
     async def run(self) -> Results:
-        """By partition, the result. A partition whose leader has not succeeded by the deadline has its last error."""
+        """The result of each partition. If its leader has not succeeded by the deadline, that is the last error."""
         loop, topics = asyncio.get_running_loop(), await self._describe_topics(self._names, self._deadline)
         self._ids = {topic.name: topic.topic_id for topic in topics}
         self._check_partitions(topics)
@@ -80,7 +80,7 @@ class RecordDeletion:
                 self._found |= {tp: gone for tp in self._before if tp.topic == topic.name and tp not in self._found}
 
     async def _resolve_ends(self) -> None:
-        """Turn the end of a partition into an offset, once."""
+        """Replace END by the present end of the partition, once."""
         ends = {tp: END for tp, offset in self._before.items() if offset == END and tp not in self._found}
         if ends:
             until = min(self._deadline, asyncio.get_running_loop().time() + ANSWER_TIMEOUT_MS / 1000)

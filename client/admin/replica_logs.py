@@ -1,4 +1,4 @@
-"""The logs of replicas as their brokers describe them, and the reports of unclean elections (KIP-966)."""
+"""The ends of replicas' logs, as their brokers describe them, and the reports of unclean elections (KIP-966)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Found = dict[tuple[bytes, int], ReplicaLog]
 async def replica_logs(
     cluster: Cluster, topics: Iterable[TopicDescription], places: Iterable[TopicPartition], timeout_ms: float
 ) -> dict[TopicPartition, list[ReplicaLog]]:
-    """Ask every broker that has a replica of these partitions, all at once."""
+    """Ask all brokers that have replicas of these partitions for the ends of their logs, all at once."""
     by_name = {topic.name: topic for topic in topics}
     replicas = {(name, p.partition): p.replicas for name, topic in by_name.items() for p in topic.partitions}
     known = [tp for tp in places if tp in replicas]
@@ -62,7 +62,7 @@ async def _ask(cluster: Cluster, broker_id: int, asked: dict[bytes, list[int]], 
 
 
 def unclean_election(report: UncleanElectionReport) -> UncleanElection:
-    """The report as the admin client returns it."""
+    """The report in the form that the admin client returns."""
     return UncleanElection(
         TopicPartition(report.topic, report.partition),
         report.leader,

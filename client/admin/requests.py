@@ -1,8 +1,8 @@
 """The part that all calls of the admin client share: a started cluster, and a request that is sent again until it succeeds.
 
-Any broker accepts almost any request. A request that only reads is sent to several brokers if one is slow; a request that
-changes something is sent to one broker at a time. A request that fails for a moment (there is no controller yet, a connection
-was lost, a quota is used up) is repeated until `timeout_ms` of the call. One that is rejected raises RequestFailed with the
+Any broker accepts almost any request. A request that only reads is sent to several brokers if one is slow; a request that changes
+something is sent to one broker at a time. A request that fails for a moment (there is no controller yet, a connection was lost, a
+quota is used up) is repeated until `timeout_ms` of the call has passed. A request that is rejected raises RequestFailed with the
 code, the broker's message and the topic.
 """
 
@@ -30,9 +30,9 @@ from strandline.protocol.errors import ErrorCode, StrandlineError, to_code
 from strandline.protocol.messages.common import Message
 
 RETRY_S = 0.05
-"""How long the first repetition of a request waits, and the time between two looks at the cluster."""
+"""Seconds before a request is repeated for the first time, and between two checks whether the cluster has reached a state."""
 RETRY_MAX_S = 0.5
-"""The wait doubles with each repetition, up to this."""
+"""The pause doubles with each repetition, up to this."""
 
 _READS = frozenset({apis.API_VERSIONS, apis.METADATA, apis.DESCRIBE_CONFIGS, apis.DESCRIBE_CLUSTER, apis.DESCRIBE_QUORUM})
 """Requests that change nothing, so that several brokers may answer them."""
@@ -46,7 +46,7 @@ class AdminRequests:
     def __init__(self, options: AdminOptions) -> None:
         self.options = options
         self._cluster: Cluster | None = None
-        """None before `start`."""
+        """The cluster's connections and metadata; None before `start`."""
         self._home: Home | None = None
         self._stopped = False
 
@@ -106,7 +106,8 @@ class AdminRequests:
             delay_s = min(2 * delay_s, RETRY_MAX_S)
 
     def _route(self, api_key: int, broker_id: int | None) -> Callable[[int, Message, float], Awaitable[Message]]:
-        """How to send a request: to this broker, or if it is None, to as many brokers as the kind of request permits."""
+        """The function that sends a request: to this broker, or if it is None, to as many brokers as the kind of request
+        permits."""
         cluster = self._running()
         if broker_id is not None:
             return partial(cluster.connections.request, broker_id)

@@ -1,4 +1,4 @@
-"""Topics as the cluster knows them now, for the calls that return them or need the leaders of their partitions."""
+"""Describes topics as the cluster knows them now, for calls that return descriptions or need the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TopicDescriptions(AdminRequests):
     async def _describe(
         self, names: Sequence[str] | None, deadline: float, *, missing_ok: bool = False
     ) -> list[TopicDescription]:
-        """Describe these topics, or all, sorted by name. A topic that does not exist is UnknownTopic, or with `missing_ok` left
-        out. RequestTimeout at the deadline (on the loop's clock)."""
+        """Describe these topics, or all, sorted by name. UnknownTopic for a topic that does not exist; with `missing_ok`, it is
+        left out. RequestTimeout at the deadline (on the loop's clock)."""
         asked = None if names is None else [messages.MetadataTopicRequest(name) for name in names]
         response = await self._ask(apis.METADATA, messages.MetadataRequest(asked), messages.MetadataResponse, None, deadline)
         found = []

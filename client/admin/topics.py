@@ -1,7 +1,8 @@
 """The admin client's calls about topics: create, delete, grow, describe.
 
 A call that creates something returns when the brokers know it, so that the next call finds it. Because a response may be lost and
-the request repeated, "exists already" is success for the second attempt to create, and "does not exist" for the second to delete.
+the request repeated, "exists already" counts as success for a repeated attempt to create a topic, and "does not exist" for a
+repeated attempt to delete one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TopicCalls(TopicDescriptions):
 
         `validate_only`: check the request, create nothing, return an empty list. RequestFailed with `code` TOPIC_ALREADY_EXISTS,
         INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG and others; RequestTimeout if a
-        partition has no leader within `timeout_ms`, although the topics are created."""
+        partition has no leader within `timeout_ms`; the topics are created nevertheless."""
         given = checked_list("topics", topics)
         wanted = [topic if isinstance(topic, NewTopic) else NewTopic(checked_name(topic)) for topic in given]
         request = messages.CreateTopicsRequest([_creatable(topic) for topic in wanted], round(timeout_ms), validate_only)
@@ -88,8 +89,8 @@ class TopicCalls(TopicDescriptions):
         key may belong to another partition than before. `validate_only`: check the request and change nothing.
 
         UnknownTopic; RequestFailed with `code` INVALID_PARTITIONS if the topic has as many partitions already,
-        INVALID_REPLICA_ASSIGNMENT and others; RequestTimeout if a partition has no leader within `timeout_ms`, although the
-        partitions are added."""
+        INVALID_REPLICA_ASSIGNMENT and others; RequestTimeout if a partition has no leader within `timeout_ms`; the partitions are
+        added nevertheless."""
         added = None if assignments is None else [list(replicas) for replicas in assignments]
         item = messages.CreatePartitionsTopic(checked_name(topic), total_count, added)
         request = messages.CreatePartitionsRequest([item], round(timeout_ms), validate_only)

@@ -1,4 +1,4 @@
-"""What the admin client's calls about transactions return: plain dataclasses (KIP-664)."""
+"""The results of the admin client's calls about transactions: plain dataclasses (KIP-664)."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ class TransactionSummary:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """The transactional ids that the brokers have named, sorted."""
+    """The transactional ids that the brokers have listed, sorted."""
 
     transactions: list[TransactionSummary]
     errors: dict[int, StrandlineError]
-    """By broker id, why the ids that it coordinates are missing, or some of them."""
+    """By broker id, the error because of which all or some of the ids that it coordinates are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """How a transactional id stands, as its coordinator knows it."""
+    """The state of a transactional id, as its coordinator knows it."""
 
     transactional_id: str
     state: str = ""
-    """As of a `TransactionSummary`."""
+    """See `TransactionSummary.state`."""
     producer_id: int = -1
     producer_epoch: int = -1
     timeout_ms: int = -1
     """The coordinator aborts a transaction that takes longer."""
     started_at_ms: int | None = None
-    """When the ongoing transaction began, in ms since 1970; None: there is none."""
+    """When the ongoing transaction began, in milliseconds since 1970; None: no transaction is ongoing."""
     updated_at_ms: int | None = None
-    """When the coordinator wrote the last change of this id; None: not known."""
+    """When the coordinator wrote the last change of this id, in milliseconds since 1970; None: not known."""
     partitions: list[TopicPartition] = field(default_factory=list)
-    """That have records of the transaction, and no marker yet, as far as the coordinator knows."""
+    """The partitions that have records of the transaction and no marker yet, as far as the coordinator knows."""
     coordinator: int = -1
     """Broker id."""
     error: StrandlineError | None = None
-    """Why the rest is not known: for example, the id does not exist."""
+    """The error because of which the other fields are not known, for example because the id does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class OpenTransaction:
     producer_id: int
     producer_epoch: int
     start_offset: int
-    """Of its first record."""
+    """The offset of the transaction's first record."""
     last_timestamp_ms: int
-    """Of its last record."""
+    """The timestamp of the transaction's last record."""
     coordinator_epoch: int
-    """Of the last marker of this producer in the partition; -1: there was none."""
+    """The coordinator epoch of the producer's last marker in the partition; -1: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,6 @@ class HangingTransaction:
 
     transaction: OpenTransaction
     transactional_id: str | None
-    """None: no coordinator knows the producer id."""
+    """The transactional id of the producer; None: no coordinator knows the producer id."""
     reason: str
     """Why it hangs, in words."""

@@ -1,8 +1,9 @@
 """The admin client's calls about transactions: list and describe them, and find and end those that hang (KIP-664).
 
-**A transaction hangs** in a partition if it has records there and its coordinator will never write a marker: it does not know
-the producer, or it does not count the partition to an ongoing transaction. Readers of committed records then wait for ever. The
-leader of a partition knows which transactions are open there, the coordinator which ones it will still end; the two are compared.
+**A transaction hangs** in a partition if it has records there and its coordinator will never write a marker, because the
+coordinator does not know the producer, or does not count the partition to an ongoing transaction. Readers of committed records
+then wait for ever. The leader of a partition knows which transactions are open there, and the coordinator knows which ones it
+will still end. The calls here compare the two.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from strandline.protocol.messages.groups import KEY_TYPE_TRANSACTION, GroupTopic
 _IN_PROGRESS = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 PRODUCER_ID_MAX = 2**63 - 1
 FENCE_TIMEOUT_MS = 1
-"""The transaction timeout with which an operator fences a producer. The id keeps it until a producer takes the id over."""
+"""The transaction timeout (ms) in the request that fences a producer. The id keeps this timeout until a producer takes the id
+over."""
 
 
 class TransactionCalls(PartitionCalls):
@@ -51,8 +53,8 @@ class TransactionCalls(PartitionCalls):
     ) -> TransactionListing:
         """The transactional ids of the cluster, sorted; only those in these states ("Ongoing", ...), of these producer ids, whose
         transaction has run for longer than `longer_than_ms`, and that match the regular expression `pattern` as a whole. `errors`
-        of the result names the brokers that have not answered within `timeout_ms`, and why. UsageError for a state that does not
-        exist, or a regular expression that is not one (RE2)."""
+        of the result has the brokers that have not answered within `timeout_ms`, with their errors. UsageError for a state that
+        does not exist, or a regular expression that is not one (RE2)."""
         ids = [checked_whole("a producer id", each, most=PRODUCER_ID_MAX) for each in checked_list("producer_ids", producer_ids)]
         request = messages.ListTransactionsRequest(checked_list("states", states), ids, longer_than_ms, pattern or None)
         found, errors = await ask_every_broker(self._running(), partial(self._list_transactions_of, request), timeout_ms)
@@ -82,8 +84,8 @@ class TransactionCalls(PartitionCalls):
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: float = 30_000
     ) -> dict[str, TransactionDescription]:
-        """By transactional id, its state, producer, and the partitions of its transaction. An id that does not exist, or whose
-        coordinator has not answered within `timeout_ms`, has an `error`."""
+        """The state and producer of each transactional id, and the partitions of its transaction. An id that does not exist, or
+        whose coordinator has not answered within `timeout_ms`, has an `error`."""
         ids = _checked_ids(transactional_ids)
         deadline = self._deadline(timeout_ms)
         fan_out = CoordinatorFanOut(self._running(), self._describe_ids, deadline, KEY_TYPE_TRANSACTION)
@@ -106,8 +108,8 @@ class TransactionCalls(PartitionCalls):
     async def open_transactions(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30_000
     ) -> list[OpenTransaction]:
-        """The transactions that have records in these partitions and no marker yet, as the leaders know them, by partition and
-        start offset. UnknownTopic; RequestTimeout."""
+        """The transactions that have records in these partitions and no marker yet, as the leaders know them, ordered by
+        partition and start offset. UnknownTopic; RequestTimeout."""
         found = await self.describe_producers(partitions, timeout_ms=timeout_ms)
         return [
             OpenTransaction(
@@ -132,11 +134,11 @@ class TransactionCalls(PartitionCalls):
         timeout_ms: float = 30_000,
     ) -> list[HangingTransaction]:
         """The transactions that are open in these partitions, whose last record is older than `older_than_ms` at `now_ms` (in ms
-        since 1970), and that no coordinator will end. A coordinator aborts a transaction after its timeout, so nothing younger
-        than `transaction.max.timeout.ms`, 15 minutes, need be looked at.
+        since 1970), and that no coordinator will end. A coordinator aborts a transaction after its timeout, so a transaction
+        younger than `transaction.max.timeout.ms` (15 minutes) need not be checked.
 
-        RequestTimeout if a leader or a broker has not answered within `timeout_ms`: without its answer it is not known what
-        hangs."""
+        RequestTimeout if a leader or a broker has not answered within `timeout_ms`: without its answer it is not known which
+        transactions hang."""
         deadline = self._deadline(timeout_ms)
         opened = await self.open_transactions(checked_partitions(partitions), timeout_ms=timeout_ms)
         old = [each for each in opened if now_ms - each.last_timestamp_ms >= older_than_ms]
@@ -153,7 +155,7 @@ class TransactionCalls(PartitionCalls):
     async def abort_transaction(self, opened: OpenTransaction, *, timeout_ms: float = 30_000) -> None:
         """End a hanging transaction in one partition: write a marker that aborts it. Use it only for one that
         `find_hanging_transactions` has found; the rest of a live transaction could still be committed. RequestFailed if the
-        leader refuses it, for example because the transaction has ended; RequestTimeout."""
+        leader rejects the marker, for example because the transaction has ended; RequestTimeout."""
         deadline = self._deadline(timeout_ms)
         (topic,) = await self._describe([opened.partition.topic], deadline)
         leader_id = topic.partitions[opened.partition.partition].leader_id
@@ -178,8 +180,8 @@ class TransactionCalls(PartitionCalls):
     async def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_ms: float = 30_000
     ) -> dict[str, StrandlineError | None]:
-        """Take these transactional ids away from the producers that have them, and abort their transactions. By id, None, or the
-        error. The producers get ProducerFenced with their next request."""
+        """Take these transactional ids away from the producers that have them, and abort their transactions. Returns the error of
+        each id, or None if it succeeded. The next request of such a producer gets ProducerFenced."""
         ids = _checked_ids(transactional_ids)
         deadline = self._deadline(timeout_ms)
         fan_out = CoordinatorFanOut(self._running(), self._fence, deadline, KEY_TYPE_TRANSACTION)
@@ -199,7 +201,7 @@ class TransactionCalls(PartitionCalls):
 
 
 def _checked_ids(transactional_ids: Iterable[str]) -> list[str]:
-    """Each id once."""
+    """The transactional ids, each once. UsageError for an id that is empty or too long."""
     ids = list(dict.fromkeys(checked_list("transactional_ids", transactional_ids)))
     for each in ids:
         check_encodes("transactional_id", each)
@@ -211,7 +213,7 @@ def _checked_ids(transactional_ids: Iterable[str]) -> list[str]:
 def _hanging(
     opened: Sequence[OpenTransaction], ids: dict[int, str], known: dict[str, TransactionDescription]
 ) -> list[HangingTransaction]:
-    """Those that no coordinator will end."""
+    """The transactions of `opened` that no coordinator will end, with the reason."""
     found = []
     for each in opened:
         transactional_id = ids.get(each.producer_id)
@@ -222,7 +224,8 @@ def _hanging(
 
 
 def _why_it_hangs(opened: OpenTransaction, known: TransactionDescription | None) -> str | None:
-    """None: its coordinator will end it, or the answer is not certain. Raises the error of a coordinator that did not answer."""
+    """The reason why a transaction hangs. None if its coordinator will end it, or that is not certain. Raises the error of a
+    coordinator that did not answer."""
     if known is None:
         return "no coordinator knows the producer"
     if known.error is not None:

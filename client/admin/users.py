@@ -31,8 +31,8 @@ class UserCalls(AdminRequests):
     async def describe_scram_credentials(
         self, users: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> dict[str, dict[str, int]]:
-        """By user, the mechanisms for which there is a credential, with the number of iterations. `users`: only these; one
-        without credentials is not in the result. ClusterAuthorizationFailed; RequestTimeout."""
+        """The mechanisms for which each user has a credential, with the number of iterations. `users`: only these. A user without
+        credentials is not in the result. ClusterAuthorizationFailed; RequestTimeout."""
         asked = None if users is None else [_checked_user(user) for user in checked_list("users", users)]
 
         def check(response: messages.DescribeUserScramCredentialsResponse, is_retry: bool) -> None:
@@ -60,7 +60,7 @@ class UserCalls(AdminRequests):
         timeout_ms: float = 30_000,
     ) -> None:
         """Set a user's password for these mechanisms, "SCRAM-SHA-512" and "SCRAM-SHA-256". The user is created if it does not
-        exist. New connections need the new password as soon as the brokers have the metadata; open connections stay.
+        exist. New connections need the new password as soon as the brokers have the metadata; open connections are not closed.
 
         UsageError for a password that SASLprep does not allow; ClusterAuthorizationFailed; RequestFailed with `code`
         UNACCEPTABLE_CREDENTIAL; RequestTimeout."""
@@ -80,8 +80,8 @@ class UserCalls(AdminRequests):
     async def delete_scram_credentials(
         self, user: str, *, mechanisms: Iterable[str] | None = None, timeout_ms: float = 30_000
     ) -> None:
-        """Delete a user's credentials for these mechanisms, or all that it has. It cannot connect any more; open connections stay
-        until they have to authenticate again (`connections.max.reauth.ms`).
+        """Delete a user's credentials for these mechanisms, or all of them. New connections with these credentials are rejected;
+        open connections stay until they must authenticate again (`connections.max.reauth.ms`).
 
         ClusterAuthorizationFailed; RequestFailed with `code` RESOURCE_NOT_FOUND if there is no such credential;
         RequestTimeout."""
@@ -113,7 +113,7 @@ def _checked_user(user: object) -> str:
 
 
 def checked_mechanisms(mechanisms: Iterable[str]) -> list[str]:
-    """Names of SCRAM mechanisms, each once. UsageError names the known ones."""
+    """Names of SCRAM mechanisms, each once. UsageError for an unknown one."""
     found = list(dict.fromkeys(checked_list("mechanisms", mechanisms)))
     for mechanism in found:
         if mechanism not in MECHANISM_NUMBERS:
