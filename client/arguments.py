@@ -1,8 +1,8 @@
-"""Names of topics and partitions as callers write them, checked.
+"""Checks the names of topics and partitions that callers pass.
 
 A str is a sequence of strs, and a (topic, partition) pair is a sequence, too: `describe_topics("orders")` would ask for the
-topics o, r, d, ... A call that takes several names or partitions therefore rejects a single one, with a message that shows what
-to write.
+topics o, r, d, ... A call that takes several names or partitions therefore rejects a single one, with a message that shows the
+right form.
 
 Each function returns its argument in normal form, and raises UsageError if the argument is not what its docstring describes.
 """
@@ -17,13 +17,13 @@ from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
 from strandline.protocol.errors import UsageError
 
 TIMESTAMP_MAX = 2**62
-"""Half of what an int64 holds, so that the difference between two timestamps of a batch fits it as well."""
+"""Half of the largest int64, so that the difference between two timestamps of a batch fits an int64 as well."""
 OFFSET_MAX = 2**63 - 2
 
 
 def checked_whole(what: str, value: Any, least: int = 0, most: int = 2**31 - 1) -> int:
-    """A whole number from `least` to `most`, also one of numpy's, as an int. UsageError for any other value, also for a float or
-    a bool, which requests cannot carry. `what` is the argument's name in the message."""
+    """A whole number from `least` to `most`, also one of numpy's types, as an int. UsageError for any other value, including a
+    float or a bool, which requests cannot carry. `what` is the argument's name in the message."""
     if not isinstance(value, bool):
         try:
             number = operator.index(value)
@@ -36,7 +36,7 @@ def checked_whole(what: str, value: Any, least: int = 0, most: int = 2**31 - 1) 
 
 
 def checked_time(what: str, value: Any) -> float:
-    """A time in milliseconds. UsageError for what is no number, also for NaN, with which a wait would have no end."""
+    """A time in milliseconds. UsageError for anything that is no number, and for NaN, with which a wait would never end."""
     is_number = not isinstance(value, (bool, str, bytes)) and hasattr(value, "__float__")
     number = float(value) if is_number else None
     if number is None or number != number:
@@ -71,7 +71,7 @@ def checked_list(what: str, items: Any) -> list[Any]:
 
 
 def checked_names(names: Iterable[str]) -> list[str]:
-    """Several topics' names. UsageError for a single str, and for a name that `checked_name` rejects."""
+    """The names of several topics. UsageError for a single str, and for a name that `checked_name` rejects."""
     return [checked_name(name) for name in checked_list("topics", names)]
 
 
@@ -84,7 +84,7 @@ def checked_partition(tp: Any) -> TopicPartition:
 
 
 def checked_partitions(tps: Iterable[Any]) -> list[TopicPartition]:
-    """Several (topic, partition) pairs. UsageError for a single pair, and for one that `checked_partition` rejects."""
+    """Several (topic, partition) pairs. UsageError for a single pair, and for a pair that `checked_partition` rejects."""
     if isinstance(tps, tuple) and len(tps) == 2 and isinstance(tps[0], str):
         raise UsageError(f"partitions must be a list, not a single pair: write [{tuple(tps)!r}]")
     return [checked_partition(tp) for tp in checked_list("partitions", tps)]

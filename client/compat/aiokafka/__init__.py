@@ -2,9 +2,9 @@
 
     from strandline.compat.aiokafka import AIOKafkaConsumer, AIOKafkaProducer     # instead of: from aiokafka import ...
 
-Classes, arguments, structs and exceptions are aiokafka's. A SASL mechanism or an assignor of the program's own that has no
-counterpart here raises UnsupportedByStrandline, with the name of the option and an alternative. The modules producer.py and
-consumer.py say what differs on purpose.
+Classes, arguments, structs and exceptions are aiokafka's. A SASL mechanism or an assignor that has no counterpart here raises
+UnsupportedByStrandline, with the name of the option and an alternative. The modules producer.py and consumer.py list the intended
+differences.
 
 options.py    aiokafka's options: what becomes of each
 errors.py structs.py abc.py helpers.py partitioner.py assignors.py      names that programs import

@@ -13,8 +13,8 @@ class ConsumerRebalanceListener(abc.ABC):
     """A program's callbacks for rebalances. Both methods may be plain functions or coroutine functions.
 
     As in aiokafka, a rebalance calls `on_partitions_revoked` with all partitions that the consumer had, and then
-    `on_partitions_assigned` with all that it has. Unlike in aiokafka, partitions that stay with the consumer are still read
-    during the rebalance.
+    `on_partitions_assigned` with all partitions that it has then. Unlike in aiokafka, partitions that stay with the consumer are
+    still read during the rebalance.
 
     A listener that also has a method `on_partitions_lost` is called as in Kafka's Java client: only with the partitions that
     were assigned, revoked or lost."""
@@ -34,10 +34,10 @@ class AbstractTokenProvider(abc.ABC):
 
     @abc.abstractmethod
     async def token(self) -> str:
-        """The token of the next authentication."""
+        """The token for the next authentication."""
 
     def extensions(self) -> Mapping[str, Any]:
-        """Further values of the first request."""
+        """Further values for the first request of the authentication."""
         return {}
 
 

@@ -1,10 +1,10 @@
-"""The assignors of aiokafka 0.14, by name: the coordinator assigns the partitions, so a class stands for one of its assignors."""
+"""The assignors of aiokafka 0.14. The coordinator assigns the partitions, so each class stands for one of its assignors."""
 
 from __future__ import annotations
 
 
 class AbstractPartitionAssignor:
-    """Base class. `name` says which assignor of the coordinator is meant."""
+    """Base class. `name` selects the assignor of the coordinator."""
 
     name: str
 
@@ -16,7 +16,7 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
 
 
 class RangePartitionAssignor(AbstractPartitionAssignor):
-    """The partitions with one number of several topics go to one member: the coordinator's `range`."""
+    """Assigns the partitions of several topics with the same number to one member: the coordinator's `range`."""
 
     name = "range"
 

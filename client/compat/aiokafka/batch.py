@@ -10,7 +10,7 @@ from strandline.protocol.records.batch import HEADER_SIZE
 
 
 class BatchRecord(NamedTuple):
-    """A record that was added."""
+    """A record of a `BatchBuilder`."""
 
     value: bytes | None
     key: bytes | None
@@ -23,7 +23,7 @@ class BatchRecord(NamedTuple):
 
 
 class AppendedMetadata(NamedTuple):
-    """What `append` returns: the record's place in the batch, its size (bytes, at most), and its timestamp."""
+    """The result of `append`: the record's index in the batch, an upper bound of its size (bytes), and its timestamp."""
 
     offset: int
     size: int
@@ -32,7 +32,7 @@ class AppendedMetadata(NamedTuple):
 
 
 class BatchBuilder:
-    """Collects records up to a size. `AIOKafkaProducer.create_batch` makes one."""
+    """Collects records up to a size. `AIOKafkaProducer.create_batch` creates one."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class BatchBuilder:
     def append(
         self, *, timestamp: int | None, key: Any, value: Any, headers: Sequence[tuple[str, bytes]] | None = None
     ) -> AppendedMetadata | None:
-        """Add a record. `timestamp`: milliseconds since 1970; None: when it is sent. Returns None, and adds nothing, if the
-        batch is full or closed. The first record always fits."""
+        """Add a record. `timestamp`: milliseconds since 1970; None: the time when the batch is sent. Returns None, and adds
+        nothing, if the batch is full or closed. The first record always fits."""
         if self._is_closed:
             return None
         key = key if self._key_serializer is None else self._key_serializer(key)
@@ -66,15 +66,15 @@ class BatchBuilder:
         return AppendedMetadata(len(self.records) - 1, size, timestamp)
 
     def close(self) -> None:
-        """Take no more records."""
+        """Accept no more records."""
         self._is_closed = True
 
     def closed(self) -> bool:
-        """Whether no more records are taken."""
+        """Whether no more records are accepted."""
         return self._is_closed
 
     def size(self) -> int:
-        """The size of the batch (bytes, at most)."""
+        """An upper bound of the size of the batch, in bytes."""
         return self._size
 
     def record_count(self) -> int:

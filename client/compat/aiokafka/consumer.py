@@ -1,11 +1,11 @@
 """`AIOKafkaConsumer` of aiokafka 0.14, on top of `Consumer`.
 
-`assign` is a plain call here as in aiokafka, although the partitions have to be looked up: the look-up runs in the background,
-seeks and pauses that follow at once are kept for it, and each coroutine call waits for it first (`_ready`).
+`assign` is a plain call here as in aiokafka, although the partitions must be looked up: the look-up runs in the background, seeks
+and pauses that follow at once are kept for it, and each coroutine call waits for it first (`_ready`).
 
-What differs on purpose: partitions that stay with the consumer are read on during a rebalance (#1126), an automatic commit
-contains what the program has finished and not what it was given, a consumer that the coordinator refuses for good raises
-(#1188), and every wait has a bound, `request_timeout_ms` (#1101)."""
+Intended differences: the consumer keeps reading the partitions that it keeps during a rebalance (#1126), an automatic commit
+contains only records that the program has finished, a consumer that the coordinator rejects for good raises an error (#1188), and
+every wait has a bound, `request_timeout_ms` (#1101)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from strandline.protocol.errors import StrandlineError
 
 T = TypeVar("T")
 FIRST_ASSIGNMENT_S = 5.0
-"""How long `start` waits for the first partitions. A member that gets none, because there are more members than partitions,
+"""Seconds that `start` waits for the first partitions. A member that gets none, because there are more members than partitions,
 cannot be distinguished from one that gets its partitions later."""
 
 
 class AIOKafkaConsumer:
-    """Reads records; see `strandline.Consumer` for what the options mean, and the module for what differs from aiokafka."""
+    """Reads records; see `strandline.Consumer` for the meaning of the options, and the head of this module for the differences
+    from aiokafka."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class AIOKafkaConsumer:
         self._timeout_ms = request_timeout_ms
         self._common = mapping.common(given)
         self._settled = asyncio.Event()
-        """The group has given the consumer its first partitions, or never will."""
+        """Set when the group has assigned the first partitions to the consumer, or never will."""
         self._reader = Reader(on_state_change=self._on_state_change, **_options(given, self._common))
         self._reader.decode_key, self._reader.decode_value = key_deserializer, value_deserializer
         self._closed = False
@@ -100,15 +101,15 @@ class AIOKafkaConsumer:
         """The iteration of `async for`."""
         self._listener: ListenerCalls | None = None
         self._assigned: list[TopicPartition] | None = None
-        """What `assign` was called with; None after `subscribe`."""
+        """The partitions that were passed to `assign`; None after `subscribe`."""
         self._assigning: asyncio.Task[None] | None = None
-        """The look-up of those partitions, until its outcome was taken."""
+        """The look-up of those partitions, until a call has taken its result."""
         self._seeks: dict[TopicPartition, int] = {}
         self._pauses: dict[TopicPartition, None] = {}
         """Seeks and pauses that were called before the look-up ended; they are applied then."""
         self._is_subscribed = False
         self._pattern: re.Pattern[str] | None = None
-        """Without a group, the subscribed topics are those that match."""
+        """The pattern of a subscription without a group: the consumer reads all topics that match it."""
         self._pattern_task: asyncio.Task[None] | None = None
         self._admin: Admin | None = None
         if topics:
@@ -118,8 +119,8 @@ class AIOKafkaConsumer:
 
     async def start(self) -> None:
         """Find the cluster, and wait until the first partitions are assigned, if topics are subscribed; at most
-        `request_timeout_ms`. KafkaConnectionError if no bootstrap server answers; UnknownTopicOrPartitionError. A second call is
-        an AssertionError, and the consumer goes on."""
+        `request_timeout_ms`. KafkaConnectionError if no bootstrap server answers; UnknownTopicOrPartitionError. A second call
+        raises AssertionError, and the consumer keeps running."""
         if self._was_started or self._closed:
             raise AssertionError("a consumer is started once")
         self._was_started = True
@@ -153,7 +154,7 @@ class AIOKafkaConsumer:
             self._settled.set()
 
     def _callbacks(self) -> dict[str, Any]:
-        """What `Consumer.subscribe` gets in a group."""
+        """The callbacks for `Consumer.subscribe` in a group."""
         listener = self._listener
         calls: dict[str, Any] = {"on_assigned": None, "on_revoked": None, "on_lost": None}
         if listener is not None:
@@ -183,11 +184,11 @@ class AIOKafkaConsumer:
             await self._admin.stop()
 
     def health(self) -> dict[str, Any]:
-        """As `Consumer.health`: whether the consumer reads, and why not. aiokafka has no such call (#1154)."""
+        """The same as `Consumer.health`: whether the consumer reads, and why not. aiokafka has no such call (#1154)."""
         return self._reader.health()
 
     def metrics(self) -> dict[str, Any]:
-        """As `Consumer.metrics`, with the lag; aiokafka has no such call (#38)."""
+        """The same as `Consumer.metrics`, with the lag; aiokafka has no such call (#38)."""
         return self._reader.metrics()
 
     async def __aenter__(self) -> Self:
@@ -204,7 +205,7 @@ class AIOKafkaConsumer:
         after `stop`."""
         if self._closed:
             raise ConsumerStoppedError("the consumer was stopped")
-        if not self._is_started:  # No ConsumerStoppedError, which would end an `async for` as if there were no more records.
+        if not self._is_started:  # A ConsumerStoppedError would end an `async for` as if there were no more records.
             raise IllegalStateError("the consumer was not started: call `await consumer.start()` first")
         assigning = self._assigning
         if assigning is not None:
@@ -214,7 +215,7 @@ class AIOKafkaConsumer:
                 assigning.result()
 
     async def _do(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something on the client; its errors are aiokafka's."""
+        """Run a call of the client, and raise its errors as aiokafka's."""
         try:
             await self._ready()
             return await work()
@@ -296,7 +297,7 @@ class AIOKafkaConsumer:
             try:
                 await self._look_for_topics()
             except StrandlineError:
-                pass  # `health` of the client says why; it is tried again.
+                pass  # `health` of the client has the reason. The loop tries again.
             await asyncio.sleep(self._common["metadata_max_age_ms"] / 1000)
 
     async def _look_for_topics(self) -> None:
@@ -312,7 +313,7 @@ class AIOKafkaConsumer:
         await self._reader.partitions_known(added)
 
     async def _names(self) -> list[str]:
-        """The names of all topics but the internal ones."""
+        """The names of all topics except the internal ones."""
         if self._admin is None:
             admin = Admin(**self._common)
             await admin.start()
@@ -321,8 +322,8 @@ class AIOKafkaConsumer:
         return [topic.name for topic in described if not topic.is_internal]
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed by name, or match the pattern. In a group only the coordinator knows all that match, so
-        these are the topics of the assigned partitions."""
+        """The topics that are subscribed by name, or match the pattern. In a group only the coordinator knows all topics that
+        match, so the result has the topics of the assigned partitions."""
         named = self._reader.subscription()
         if self._is_subscribed and not named:
             return frozenset(tp.topic for tp in self._reader.assignment())
@@ -340,8 +341,8 @@ class AIOKafkaConsumer:
         self._reader.unsubscribe()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions. IllegalStateError after `subscribe`. A partition that does not exist is an
-        UnknownTopicOrPartitionError of the next call that is awaited."""
+        """Read exactly these partitions. IllegalStateError after `subscribe`. If a partition does not exist, the next call that
+        is awaited raises UnknownTopicOrPartitionError."""
         if self._is_subscribed:
             raise IllegalStateError("topics are subscribed: call unsubscribe() first")
         listed = list(partitions)
@@ -370,7 +371,7 @@ class AIOKafkaConsumer:
 
     @property
     def _is_assigning(self) -> bool:
-        """Partitions were assigned by hand, and the client does not know them yet."""
+        """Whether partitions were assigned by hand, and the client does not know them yet."""
         return self._assigned is not None and (self._assigning is None or not self._assigning.done()) and not self._has_assigned()
 
     def _has_assigned(self) -> bool:
@@ -406,7 +407,7 @@ class AIOKafkaConsumer:
         return records
 
     async def _read(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a call that returns records. It goes on after an error of a rebalance listener, which was logged."""
+        """Run a call that returns records. An error of a rebalance listener, which was logged, does not end it."""
         while True:
             try:
                 await self._ready()
@@ -537,7 +538,7 @@ class AIOKafkaConsumer:
 
     async def commit(self, offsets: Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata] | None = None) -> None:
         """Store these offsets (of the next records to be read), or the positions of all assigned partitions. CommitFailedError if
-        a partition has gone to another member; IllegalStateError if one is not assigned; ValueError."""
+        a partition was assigned to another member; IllegalStateError if one is not assigned; ValueError."""
         self._check_group()
         if not self.assignment():
             raise IllegalStateError("no partitions are assigned")

@@ -1,4 +1,4 @@
-"""The exceptions of aiokafka 0.14, and which of them an error of this client becomes.
+"""The exceptions of aiokafka 0.14, and the translation of this client's errors into them.
 
 Names, numbers and base classes are aiokafka's, so that `except` clauses still work. Texts and flags are those of our table of
 error codes. An exception that stands for an error of this client has that error as its `__cause__`, with all its fields.
@@ -18,7 +18,7 @@ class KafkaError(RuntimeError):
 
     retriable = False
     invalid_metadata = False
-    """The metadata was out of date."""
+    """Whether the error means that the metadata was out of date."""
 
     def __str__(self) -> str:
         name = type(self).__name__
@@ -26,7 +26,7 @@ class KafkaError(RuntimeError):
 
 
 class UnsupportedByStrandline(KafkaError, NotImplementedError):
-    """A part of aiokafka that has no counterpart here. The message names it, and what to use instead."""
+    """A part of aiokafka that has no counterpart here. The message names the part, and an alternative."""
 
 
 class IllegalStateError(KafkaError):
@@ -511,7 +511,7 @@ def _translated(error: StrandlineError, closed: type[Exception], position: int) 
     if isinstance(error, errors.ClientClosed):
         return closed(str(error))
     if isinstance(error, errors.TransactionAbortable) and isinstance(error.__cause__, StrandlineError):
-        error = error.__cause__  # aiokafka raises what has made the transaction fail.
+        error = error.__cause__  # aiokafka raises the error because of which the transaction failed.
     if isinstance(error, (errors.OffsetOutOfRange, errors.LogTruncated, errors.TopicRecreated)):
         tp = TopicPartition(error.topic or "", error.partition or 0)
         return NoOffsetForPartitionError(tp) if position < 0 else OffsetOutOfRangeError({tp: position})

@@ -15,9 +15,9 @@ def create_ssl_context(
     keyfile: Any = None,
     password: Any = None,
 ) -> ssl.SSLContext:
-    """A context for `ssl_context`. `cafile`, `capath`, `cadata`: the authorities that the client trusts; those of the system, if
-    none is given. `certfile`: the client's own certificate, with the key in `keyfile` or in the same file. OSError and
-    ssl.SSLError for files that cannot be used."""
+    """A context for `ssl_context`. `cafile`, `capath`, `cadata`: the authorities that the client trusts; by default those of the
+    system. `certfile`: the client's own certificate, with the key in `keyfile` or in the same file. OSError and ssl.SSLError for
+    files that cannot be used."""
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=cafile, capath=capath, cadata=cadata)
     if certfile is not None:
         context.load_cert_chain(certfile, keyfile, password)

@@ -1,8 +1,8 @@
 """Calls a `ConsumerRebalanceListener` as aiokafka does.
 
-A rebalance of aiokafka stops all partitions: the listener gets all that the consumer had, and then all that it has. Programs
-rely on that (they save all state in the first call, and load all of it in the second one). Here a rebalance stops only the
-partitions that move. So both methods are called for each change, with complete sets (`on_partitions_revoked` alone if the
+A rebalance of aiokafka stops all partitions: the listener gets all partitions that the consumer had, and then all that it has.
+Programs rely on that (they save all state in the first call, and load all of it in the second one). Here a rebalance stops only
+the partitions that move. So both methods are called for each change, with complete sets (`on_partitions_revoked` alone if the
 partitions were lost), while the other partitions are still read. A listener with a method `on_partitions_lost` is written for
 incremental rebalances, and gets only the partitions that move (abc.py).
 
@@ -31,10 +31,10 @@ class ListenerCalls:
         self._announced: set[TopicPartition] = set()
         """The partitions that the next call of `on_partitions_revoked` gets."""
         self.is_stopping = False
-        """Set by `stop`: the listener is not called any more."""
+        """Set by `stop`: the listener is no longer called."""
 
     def callbacks(self) -> dict[str, RebalanceCallback]:
-        """As keyword arguments."""
+        """The callbacks, as keyword arguments."""
         return {"on_assigned": self.on_assigned, "on_revoked": self._on_revoked, "on_lost": self._on_lost}
 
     async def on_assigned(self, partitions: list[TopicPartition]) -> None:

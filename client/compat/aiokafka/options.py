@@ -25,15 +25,15 @@ IGNORED: Mapping[str, str] = {
     "sasl_kerberos_service_name": "there is no Kerberos",
     "sasl_kerberos_domain_name": "there is no Kerberos",
 }
-"""Options that have no effect -> why."""
+"""Options that have no effect -> the reason."""
 
 ASSIGNORS: Mapping[str, str] = {"range": "range", "roundrobin": "uniform", "sticky": "uniform", "cooperative-sticky": "uniform"}
 """Name of an assignor of aiokafka -> the coordinator's assignor that takes its place."""
 
 
 def security(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The security options of the client. As in aiokafka, options that `security_protocol` does not need are ignored, and a
-    missing one that it needs is a ValueError. UnsupportedByStrandline for an unknown SASL mechanism."""
+    """The security options of the client. As in aiokafka, options that `security_protocol` does not need are ignored, and
+    ValueError if an option that it needs is missing. UnsupportedByStrandline for an unknown SASL mechanism."""
     protocol, mechanism = given.get("security_protocol", "PLAINTEXT"), given.get("sasl_mechanism", "PLAIN")
     if protocol not in PROTOCOLS:
         raise ValueError(f"`security_protocol` should be {', '.join(PROTOCOLS)}, not {protocol!r}")
@@ -68,7 +68,7 @@ def check_loop(loop: asyncio.AbstractEventLoop | None, api_version: str | None) 
 
 
 def servers(given: str | Sequence[str]) -> list[str]:
-    """Bootstrap servers, with the default port where none is named."""
+    """Bootstrap servers, with the default port for each server that names none."""
     listed = [server for text in ([given] if isinstance(given, str) else given) for server in text.split(",")]
     return [_with_port(server.strip()) for server in listed if server.strip()]
 
@@ -81,7 +81,7 @@ def _with_port(server: str) -> str:
 
 
 def common(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that every client has. Calls wait for metadata, connections and room as long as a request may take."""
+    """The options that all clients have. Calls wait for metadata, connections and room as long as a request may take."""
     timeout_ms = given["request_timeout_ms"]
     return {
         "bootstrap_servers": servers(given["bootstrap_servers"]),

@@ -9,8 +9,8 @@ from strandline.protocol.doors import real_doors
 
 
 class DefaultPartitioner:
-    """The partitioner of aiokafka, for programs that call it. As the option `partitioner` of the producer it selects this
-    client's own one instead, which chooses the same partition for a key, and is sticky for records without a key (KIP-480)."""
+    """The partitioner of aiokafka, for programs that call it. As the option `partitioner` of the producer, it selects this
+    client's own partitioner, which chooses the same partition for a key, and is sticky for records without a key (KIP-480)."""
 
     def __init__(self) -> None:
         self._random = real_doors().random

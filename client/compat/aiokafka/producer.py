@@ -1,9 +1,9 @@
 """`AIOKafkaProducer` of aiokafka 0.14, on top of `Producer`.
 
-What differs on purpose: without `acks` and `enable_idempotence` the producer has this client's defaults, `acks="all"` and
+Intended differences: without `acks` and `enable_idempotence` the producer has this client's defaults, `acks="all"` and
 idempotence, so that no acknowledged record is lost and none is written twice. For aiokafka's defaults set `acks=1` and
-`enable_idempotence=False`. A record that is not acknowledged fails after `request_timeout_ms`, or in an idempotent producer
-after two minutes (in aiokafka never, so that its `stop` may hang while the brokers are down, #1101)."""
+`enable_idempotence=False`. A record that is not acknowledged fails after `request_timeout_ms`, or in an idempotent producer after
+two minutes (in aiokafka never, so that its `stop` may hang while the brokers are down, #1101)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _numbers = itertools.count(1)
 
 
 class AIOKafkaProducer:
-    """Sends records; see `strandline.Producer` for what the options mean, and the module for what differs from aiokafka."""
+    """Sends records; see `strandline.Producer` for the meaning of the options, and the head of this module for the differences
+    from aiokafka."""
 
     def __init__(
         self,
@@ -87,8 +88,9 @@ class AIOKafkaProducer:
             raise translated(e) from e
 
     async def stop(self) -> None:
-        """Deliver the waiting records, then close. It waits at most as long as a record may take (see the module), or a second if
-        an exception is being handled. The futures of records that were not delivered raise their errors, which are logged."""
+        """Deliver the waiting records, then close. It waits at most as long as a record may take (see the head of this module),
+        or a second if an exception is being handled. The futures of records that were not delivered raise their errors, which are
+        logged."""
         if not self._closed:
             self._closed = True
             await self._producer.stop()
@@ -101,11 +103,11 @@ class AIOKafkaProducer:
             raise translated(e) from e
 
     def health(self) -> dict[str, Any]:
-        """As `Producer.health`; aiokafka has no such call."""
+        """The same as `Producer.health`; aiokafka has no such call."""
         return self._producer.health()
 
     def metrics(self) -> dict[str, float]:
-        """As `Producer.metrics`; aiokafka has no such call."""
+        """The same as `Producer.metrics`; aiokafka has no such call."""
         return self._producer.metrics()
 
     async def __aenter__(self) -> Self:
@@ -151,7 +153,7 @@ class AIOKafkaProducer:
         return self._future(receipt)
 
     def _future(self, receipt: originals.Receipt) -> asyncio.Future[Any]:
-        """A future for the metadata. Cancelling it does not take the record back."""
+        """A future for the metadata. Cancelling it does not withdraw the record."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def settle(where: originals.RecordMetadata | None, error: StrandlineError | None) -> None:
@@ -178,7 +180,7 @@ class AIOKafkaProducer:
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     def create_batch(self) -> BatchBuilder:
-        """An empty batch, to be filled and given to `send_batch`."""
+        """An empty batch, to be filled and passed to `send_batch`."""
         return BatchBuilder(self._max_batch_size, self._key_serializer, self._value_serializer)
 
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> asyncio.Future[RecordMetadata]:
@@ -225,7 +227,8 @@ class AIOKafkaProducer:
         await _translating(self._producer.begin_transaction())
 
     async def commit_transaction(self) -> None:
-        """Wait for the records, and commit. If a record was not delivered, its error. ProducerFenced, KafkaTimeoutError."""
+        """Wait for the records, and commit. Raises the error of a record that was not delivered, ProducerFenced, or
+        KafkaTimeoutError."""
         self._check_transactional()
         await _translating(self._producer.commit_transaction())
 
@@ -249,7 +252,7 @@ class AIOKafkaProducer:
 
 
 class TransactionContext:
-    """A transaction as a block."""
+    """The result of `AIOKafkaProducer.transaction`: a block in which a transaction is open."""
 
     def __init__(self, producer: Producer[Any, Any]) -> None:
         self._producer = producer
@@ -280,7 +283,7 @@ async def _translating(work: Coroutine[Any, Any, object]) -> None:
 
 
 def _acks(acks: int | str | None, enable_idempotence: bool | None) -> int | Literal["all"]:
-    """`acks` as this client has it. ValueError for values that aiokafka refuses."""
+    """`acks` in the form of this client. ValueError for values that aiokafka rejects."""
     if acks not in (0, 1, -1, "all", None) or isinstance(acks, bool):
         raise ValueError(f"acks is 0, 1 or 'all', not {acks!r}")
     if enable_idempotence and acks in (0, 1):
@@ -312,7 +315,7 @@ def _options(given: Mapping[str, Any], acks: int | Literal["all"]) -> dict[str, 
         options["transactional_id"] = given["transactional_id"]
         options["transaction_timeout_ms"] = given["transaction_timeout_ms"]
     if not idempotent:
-        options["max_in_flight_requests_per_connection"] = 1  # So that a retry cannot change the order, as in aiokafka.
+        options["max_in_flight_requests_per_connection"] = 1  # A retry cannot change the order then, as in aiokafka.
     return options
 
 

@@ -1,5 +1,5 @@
-"""`Consumer` with what `AIOKafkaConsumer` needs beyond it: aiokafka's records, topics added to a subscription, and access to
-metadata and positions without an `await`."""
+"""`Consumer` with additions for `AIOKafkaConsumer`: aiokafka's records, topics added to a subscription, and access to metadata
+and positions without an `await`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reader(Consumer):
     decode_key: Decode | None = None
     decode_value: Decode | None = None
     record: type[ConsumerRecord[Any, Any]] = ConsumerRecord
-    """The class of the records."""
+    """The class of the records that calls return."""
 
     def last_stable_offset(self, partition: tuple[str, int]) -> int | None:
         """The last stable offset of the partition in the newest fetch response; None before the first one."""
@@ -94,7 +94,7 @@ class Reader(Consumer):
         self._on_cluster()
 
     async def partitions_known(self, topics: Iterable[str]) -> None:
-        """Wait until the metadata has these topics; UnknownTopic if one does not exist."""
+        """Wait until the metadata has these topics. UnknownTopic if one does not exist (with `on_missing_topic="raise"`)."""
         for topic in topics:
             try:
                 await self.partitions_for_topic(topic)

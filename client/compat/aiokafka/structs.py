@@ -48,7 +48,8 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. `timestamp_type`: 0, the producer's time; 1, the broker's. `log_start_offset` is always None here."""
+    """The partition, offset and timestamp of a record. `timestamp_type`: 0, the producer's time; 1, the broker's.
+    `log_start_offset` is always None here."""
 
     topic: str
     partition: int

@@ -4,8 +4,7 @@
 
 `faststream.kafka` uses aiokafka, and this client has aiokafka's interface (`strandline.compat.aiokafka`). So FastStream's
 subscribers, publishers, routers, middlewares, acknowledgements and test broker are used unchanged, and only the clients below
-them are replaced. FastStream and aiokafka have to be installed (`pip install "faststream[kafka]"`); aiokafka opens no
-connection.
+them are replaced. FastStream and aiokafka must be installed (`pip install "faststream[kafka]"`); aiokafka opens no connection.
 
 broker.py      KafkaBroker: constructs the clients
 consumer.py    the consumer, with what FastStream uses of aiokafka's consumer besides its public interface

@@ -1,8 +1,9 @@
 """FastStream's `KafkaBroker` with this client's producer, consumers and admin client.
 
-What differs: without `acks` and with FastStream's default `enable_idempotence=False`, the producer has this client's defaults,
-`acks="all"` and idempotence; `acks=1` gives aiokafka's. Errors of `publish` are those of `strandline.compat.aiokafka.errors`.
-The option `transactional_id` raises UnsupportedByStrandline: FastStream has no call that begins a transaction."""
+Differences: without `acks` and with FastStream's default `enable_idempotence=False`, the producer has this client's defaults,
+`acks="all"` and idempotence; `acks=1` selects aiokafka's. The errors of `publish` are those of
+`strandline.compat.aiokafka.errors`. The option `transactional_id` raises UnsupportedByStrandline: FastStream has no call that
+begins a transaction."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class Topics(AdminService):
     __slots__ = ()
 
     async def connect(self, **options: Any) -> None:
-        """NoBrokersAvailable if no bootstrap server answers."""
+        """Start the admin client. NoBrokersAvailable if no bootstrap server answers."""
         if self.admin_client is None:
             admin = Admin(**common(options))
             await admin.start()
@@ -84,7 +85,8 @@ class Topics(AdminService):
             await admin.stop()
 
     async def create_topics(self, topics: list[Any]) -> list[CreateResult]:
-        """Create those that do not exist. The error of each topic is in its result, because a subscriber starts all the same."""
+        """Create the topics that do not exist. The error of each topic is in its result, because a subscriber starts all the
+        same."""
         return [CreateResult(topic.name, await self._create(topic)) for topic in topics]
 
     async def _create(self, topic: Any) -> StrandlineError | None:

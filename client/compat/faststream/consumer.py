@@ -1,5 +1,5 @@
-"""`AIOKafkaConsumer` as FastStream needs it. FastStream uses more than aiokafka's public interface: it catches aiokafka's own
-exceptions, passes aiokafka's own `TopicPartition` and listeners, sets an attribute of a record, and logs two private
+"""`AIOKafkaConsumer` with additions for FastStream. FastStream uses more than aiokafka's public interface: it catches aiokafka's
+own exceptions, passes aiokafka's own `TopicPartition` and listeners, sets an attribute of a record, and logs two private
 attributes."""
 
 from __future__ import annotations
