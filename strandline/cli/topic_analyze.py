@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from strandline.cli.amounts import show_bytes, time_text
 from strandline.cli.analysis import KEYS_MAX, Analysis
 from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap, TopicName, quiet_client, run
 from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.partition_option import Partitions, chosen_partitions
 from strandline.cli.progress import progress
 from strandline.cli.topic_offsets import Offsets, joined, offsets_at
-from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.protocol.errors import StrandlineError
 from strandline.reach import reach
 
 if TYPE_CHECKING:
@@ -43,10 +42,7 @@ COLUMNS = (
 
 def analyze(
     topic: TopicName,
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),
-    ] = None,
+    partitions: Partitions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
 ) -> None:
@@ -85,10 +81,7 @@ async def _offsets(bootstrap: str, topic: str, partitions: list[int] | None) -> 
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
-        for number in partitions or ():
-            if not 0 <= number < len(described.partitions):
-                raise UsageError(f"topic {topic} has no partition {number}; it has {len(described.partitions)}")
-        chosen = [p for p in described.partitions if partitions is None or p.partition in partitions]
+        chosen = chosen_partitions(described, partitions)
         led = [TopicPartition(topic, p.partition) for p in chosen if p.leader_id >= 0]
         starts, ends = await asyncio.gather(offsets_at(admin, led, -2), offsets_at(admin, led, -1))
     return joined(chosen, {tp.partition: at for tp, at in starts.items()}, {tp.partition: at for tp, at in ends.items()})

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from strandline.cli.amounts import time_text
 from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap, TopicName
 from strandline.cli.output import Form, Output, Table, View
+from strandline.cli.partition_option import Partitions, chosen_partitions
 from strandline.cli.watch import Watch, present
-from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.protocol.errors import StrandlineError
 from strandline.reach import reach
 
 if TYPE_CHECKING:
-    from strandline.client import Admin, PartitionProducers, ProducerDescription, TopicDescription, TopicPartition
+    from strandline.client import Admin, PartitionProducers, ProducerDescription, TopicPartition
 
 TIMEOUT_MS = 2000
 """Short, because a person waits, and a broker that is down never answers."""
@@ -34,10 +33,7 @@ COLUMNS = (
 
 def producers(
     topic: TopicName,
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),
-    ] = None,
+    partitions: Partitions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
     watch: Watch = None,
@@ -78,7 +74,7 @@ async def _ask(bootstrap: str, topic: str, partitions: list[int] | None) -> tupl
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
-        chosen = _chosen(described, partitions)
+        chosen = {each.partition: each.leader_id for each in chosen_partitions(described, partitions)}
         unknown = {number: "it has no leader" for number, leader in chosen.items() if leader < 0}
         by_leader: dict[int, list[TopicPartition]] = {}
         for number, leader in chosen.items():
@@ -90,17 +86,6 @@ async def _ask(bootstrap: str, topic: str, partitions: list[int] | None) -> tupl
             unknown |= {tp.partition: f"broker {leader} did not answer" for tp in tps}
     found = [each for answer in answers for each in answer or ()]
     return sorted(found, key=lambda each: each.partition), dict(sorted(unknown.items()))
-
-
-def _chosen(topic: TopicDescription, partitions: list[int] | None) -> dict[int, int]:
-    """Partition -> its leader. UsageError for a partition that does not exist."""
-    leaders = {p.partition: p.leader_id for p in topic.partitions}
-    if partitions is None:
-        return leaders
-    for number in partitions:
-        if number not in leaders:
-            raise UsageError(f"topic {topic.name} has no partition {number}; it has {len(leaders)}")
-    return {number: leaders[number] for number in sorted(set(partitions))}
 
 
 async def _ask_leader(admin: Admin, partitions: list[TopicPartition]) -> list[PartitionProducers] | None:

@@ -20,6 +20,7 @@ from strandline.cli.common import (
     run,
 )
 from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.partition_option import Partitions, chosen_partitions
 from strandline.cli.topic_offsets import offsets_at
 from strandline.protocol.errors import UsageError
 from strandline.reach import reach
@@ -45,10 +46,7 @@ def trim(
     before: Annotated[
         str, typer.Option("--before", metavar="OFFSET|end", help="The first offset to keep; end: delete all records.")
     ],
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),
-    ] = None,
+    partitions: Partitions = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
@@ -82,12 +80,7 @@ async def _plan(bootstrap: str, topic: str, partitions: list[int] | None, offset
 
     async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
-        known = [p.partition for p in described.partitions]
-        asked = known if partitions is None else sorted(set(partitions))
-        for partition in asked:
-            if partition not in known:
-                raise UsageError(f"{topic} has no partition {partition}: it has {len(known)}, counted from 0")
-        tps = [TopicPartition(topic, partition) for partition in asked]
+        tps = [TopicPartition(topic, each.partition) for each in chosen_partitions(described, partitions)]
         starts, ends = await offsets_at(admin, tps, -2), await offsets_at(admin, tps, -1)
     plan = Plan({}, 0)
     for tp in tps:
