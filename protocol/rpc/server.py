@@ -14,7 +14,7 @@ from itertools import count
 
 from strandline.protocol.apis import API_VERSIONS, APIS
 from strandline.protocol.doors import STOPWATCH
-from strandline.protocol.errors import ErrorCode, UsageError
+from strandline.protocol.errors import ErrorCode
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse, FinalizedFeature
 from strandline.protocol.messages.common import SupportedFeature
@@ -26,7 +26,7 @@ from strandline.protocol.rpc.request_memory import BoundedConnection, RequestMem
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.sasl_door import SaslDoor
 from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
-from strandline.protocol.rpc.sockets import BadPeers, describe_bind_error, open_files_max, start_serving
+from strandline.protocol.rpc.sockets import BadPeers, bind_errors, open_files_max, start_serving
 from strandline.protocol.rpc.tls_door import TlsDoor
 from strandline.protocol.rpc.turns import Turns
 from strandline.protocol.rpc.unauthenticated import Unauthenticated
@@ -136,12 +136,10 @@ class Server:
         self.end_of_iteration = self.end_of_iteration or EndOfIteration(self.loop.call_soon)
         self._connections_max = self.limits.connections_max(open_files_max())
         new_protocol = self._new_connection if self._tls is None else self._new_tls_door
-        try:
+        with bind_errors(host, port):
             self._listener = await self.loop.create_server(
                 new_protocol, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False
             )
-        except OSError as e:
-            raise UsageError(describe_bind_error(host, port, e)) from e
         self._address = host, int(self._listener.sockets[0].getsockname()[1])
         return self._address[1]
 
@@ -158,10 +156,8 @@ class Server:
         """Accept connections on the address of `bind`. Raises UsageError if another process has begun to accept them there:
         several processes can bind an address while none accepts connections."""
         assert self._listener is not None
-        try:
+        with bind_errors(*self._address):
             await start_serving(self._listener)
-        except OSError as e:
-            raise UsageError(describe_bind_error(*self._address, e)) from e
         self.is_serving = True
         self._schedule_sweep()
 

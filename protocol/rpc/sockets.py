@@ -8,8 +8,11 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from strandline.protocol.errors import UsageError
 from strandline.protocol.log_limits import LineLimits, host_of, printable
 from strandline.protocol.loggers import get_logger
 
@@ -89,11 +92,15 @@ def describe_connect_error(host: str, port: int, e: Exception) -> str:
     return f"could not connect to {host}:{port}: {describe_os_error(e)}"
 
 
-def describe_bind_error(host: str, port: int, e: OSError) -> str:
-    """Why a server cannot listen, in the operating system's words."""
-    if isinstance(e, socket.gaierror):
-        return f"cannot listen on {host}:{port}: cannot resolve {host} ({describe_os_error(e)})"
-    return f"cannot listen on {host}:{port}: {describe_os_error(e)}"
+@contextmanager
+def bind_errors(host: str, port: int) -> Iterator[None]:
+    """Raise UsageError for an OSError: the server cannot listen on this address, for the reason that the system names."""
+    try:
+        yield
+    except socket.gaierror as e:
+        raise UsageError(f"cannot listen on {host}:{port}: cannot resolve {host} ({describe_os_error(e)})") from e
+    except OSError as e:
+        raise UsageError(f"cannot listen on {host}:{port}: {describe_os_error(e)}") from e
 
 
 async def start_serving(listener: asyncio.Server) -> None:
