@@ -80,7 +80,6 @@ class MetadataRequest(Message):
     """`topics` nil: all topics; an empty list: no topics, only the brokers."""
 
     topics: list[MetadataTopicRequest] | None
-    allow_auto_topic_creation: bool = False
 
 
 class MetadataBroker(Message):

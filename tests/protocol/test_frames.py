@@ -125,8 +125,8 @@ def test_a_refusal_is_distinguished_from_a_response():
 
 
 def test_fields_that_a_newer_peer_appended_are_ignored():
-    frame = body_frame(METADATA, [None, True, "new field", {"and": [1, 2]}])
-    assert frames.decode_request(frame).body == MetadataRequest(None, True)
+    frame = body_frame(METADATA, [None, "new field", {"and": [1, 2]}])
+    assert frames.decode_request(frame).body == MetadataRequest(None)
     newer_head = bytearray(msgpack.packb([5, [[], None, -1, [], 0, "new"]]))
     assert frames.decode_response(METADATA, newer_head)[0] == 5
 
