@@ -93,6 +93,13 @@ _correlation_only = msgspec.msgpack.Decoder(_CorrelationOnly)
 _refusal_decoder = msgspec.msgpack.Decoder(_RefusalFrame)
 
 
+class _Response(msgspec.Struct, Generic[_Body], array_like=True):
+    """The frame of a response. It only names the fields in errors: a tuple is decoded faster."""
+
+    correlation_id: int
+    body: _Body
+
+
 class _RequestDecoders(dict[int, Callable[[Buffer], Request[Any]]]):
     """Decoders by API key, each created at its first use. Raises KeyError for an unknown key."""
 
@@ -214,7 +221,8 @@ def decode_response(api_key: int, frame: Buffer) -> tuple[int, Message] | Refusa
     try:
         refusal = _refusal_decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise PeerError(f"malformed response to {api_name(api_key)}: {reason}") from None
+        problem = with_field_names(_Response[APIS[api_key].response], reason)  # type: ignore[misc]
+        raise PeerError(f"malformed response to {api_name(api_key)}: {problem}") from None
     return Refusal(refusal.correlation_id, refusal.error_code, refusal.error_message)
 
 

@@ -14,6 +14,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.security.quota_lookup import CONTROLLER_MUTATION_RATE, has_quota
 from strandline.protocol.apis import APIS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, ENVELOPE, api_name
 from strandline.protocol.errors import BrokerError, InternalError, to_code
+from strandline.protocol.field_paths import with_field_names
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.security import EnvelopeRequest, EnvelopeResponse
 from strandline.protocol.rpc.server import ServerRequest
@@ -60,6 +61,9 @@ def open_response(api_key: int, answer: EnvelopeResponse) -> Message:
         raise BrokerError(to_code(answer.error_code), answer.error_message)
     try:
         response: Message = msgspec.msgpack.decode(answer.body, type=APIS[api_key].response)
-    except (msgspec.ValidationError, msgspec.DecodeError) as e:
+    except msgspec.ValidationError as e:
+        problem = with_field_names(APIS[api_key].response, str(e))
+        raise InternalError(f"the controller's {api_name(api_key)} in an envelope cannot be read: {problem}") from None
+    except msgspec.DecodeError as e:
         raise InternalError(f"the controller's {api_name(api_key)} in an envelope cannot be read: {e}") from None
     return response
