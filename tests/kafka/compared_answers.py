@@ -36,11 +36,9 @@ _NAMES = (
 """The fields that identify a row."""
 NOT_COMPARED = frozenset(
     {
-        *("topic_id", "cluster_id", "host", "port", "producer_id", "member_id", "member_epoch", "log_dir", "incarnation_id"),
+        *("topic_id", "cluster_id", "host", "port", "producer_id", "member_id", "log_dir", "incarnation_id"),
         *("error_message", "message", "documentation", "throttle_time_ms", "client_host", "leader", "leader_id", "session_id"),
         *(
-            "group_epoch",
-            "assignment_epoch",
             "log_append_time_ms",
             "transaction_start_time_ms",
             "last_timestamp",
@@ -51,9 +49,10 @@ NOT_COMPARED = frozenset(
         *("total_bytes", "usable_bytes", "partition_size", "epoch", "min_version", "max_version", "finalized_features_epoch"),
     }
 )
-"""Fields whose values are each side's own, or say the same in other words. (A new group begins with epoch 2 in Kafka 4.3, and
-with 1 here.)"""
+"""Fields whose values are each side's own, or say the same in other words."""
 Place = tuple[Any, ...]
+Common = Callable[[str, Any], Any]
+"""Gives the values that mean the same at both sides one name. Takes the name of the field and its value."""
 
 
 class Difference(NamedTuple):
@@ -86,9 +85,8 @@ def read_known(file: Path) -> list[Known]:
     return [Known(**row) for row in tomllib.loads(file.read_text())["difference"]]
 
 
-def codes_of(answer: Any, common: Callable[[Any], Any]) -> dict[Place, set[str]]:
-    """The error codes of an answer by their places. `answer`: its fields, or NO_ANSWER or CLOSED. `common` gives both sides'
-    values of the same thing one name."""
+def codes_of(answer: Any, common: Common) -> dict[Place, set[str]]:
+    """The error codes of an answer by their places. `answer`: its fields, or NO_ANSWER or CLOSED."""
     if isinstance(answer, str):
         return {(): {answer}}
     found: dict[Place, set[str]] = {}
@@ -97,7 +95,7 @@ def codes_of(answer: Any, common: Callable[[Any], Any]) -> dict[Place, set[str]]
     return found
 
 
-def _walk(value: Any, place: Place, common: Callable[[Any], Any]) -> Iterator[tuple[Place, str]]:
+def _walk(value: Any, place: Place, common: Common) -> Iterator[tuple[Place, str]]:
     """The error codes in a message, with their places. `place` is that of `value`."""
     for name, part in value.items():
         if name.endswith("error_code"):
@@ -107,15 +105,15 @@ def _walk(value: Any, place: Place, common: Callable[[Any], Any]) -> Iterator[tu
                 yield from _walk(item, (*place, name, *_names_of(item, common)), common)
 
 
-def _names_of(item: dict[str, Any], common: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
+def _names_of(item: dict[str, Any], common: Common) -> Iterator[tuple[str, Any]]:
     """The names and numbers of a row. If a topic has a name, its id is left out: it adds nothing, and each side has other ids for
     the topics of other rounds."""
     for each in _NAMES:
         if item.get(each) is not None and not (each == "topic_id" and item.get("name")):
-            yield each, common(item[each])
+            yield each, common(each, item[each])
 
 
-def values_of(answer: Any, common: Callable[[Any], Any]) -> dict[Place, dict[str, set[str]]]:
+def values_of(answer: Any, common: Common) -> dict[Place, dict[str, set[str]]]:
     """The values of an answer by their places and the names of their fields, as texts."""
     found: dict[Place, dict[str, set[str]]] = {}
     for place, name, value in () if isinstance(answer, str) else _walk_values(answer, (), common):
@@ -123,13 +121,14 @@ def values_of(answer: Any, common: Callable[[Any], Any]) -> dict[Place, dict[str
     return found
 
 
-def _walk_values(value: dict[str, Any], place: Place, common: Callable[[Any], Any]) -> Iterator[tuple[Place, str, Any]]:
+def _walk_values(value: dict[str, Any], place: Place, common: Common) -> Iterator[tuple[Place, str, Any]]:
     for name, part in value.items():
         items = [item for item in (part if isinstance(part, list) else [part]) if isinstance(item, dict)]
         for item in items:
             yield from _walk_values(item, (*place, name, *_names_of(item, common)), common)
         if not items and name not in NOT_COMPARED and not name.endswith("error_code"):
-            yield place, name, sorted(map(common, part), key=str) if isinstance(part, list) else common(part)
+            values = sorted((common(name, each) for each in part), key=str) if isinstance(part, list) else common(name, part)
+            yield place, name, values
 
 
 def value_differences(

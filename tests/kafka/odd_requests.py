@@ -53,11 +53,24 @@ TOPIC_ID, OTHER_TOPIC_ID = Placeholder("id of the topic"), Placeholder("id of th
 PRODUCER_ID, MEMBER_ID = Placeholder("producer id"), Placeholder("id of the classic member")
 
 
+@dataclass(frozen=True, slots=True)
+class GroupEpoch:
+    """An epoch of a group of the newer protocol, counted from 1. Kafka's groups begin with epoch 2 since 4.3 (KAFKA-20268)."""
+
+    number: int
+
+
+GROUP_EPOCHS = frozenset({"group_epoch", "assignment_epoch", "member_epoch"})
+"""The fields of responses that have one."""
+
+
 @dataclass(slots=True)
 class Names:
     """The values of one side for the placeholders."""
 
     values: dict[Placeholder, Any] = field(default_factory=dict)
+    first_group_epoch: int = 1
+    """The epoch with which a group of the newer protocol begins."""
 
     def fill(self, value: Any) -> Any:
         """The request with the values of this side."""
@@ -65,10 +78,14 @@ class Names:
             return {name: self.fill(part) for name, part in value.items()}
         if isinstance(value, list):
             return [self.fill(part) for part in value]
+        if isinstance(value, GroupEpoch):
+            return value.number - 1 + self.first_group_epoch
         return self.values[value] if isinstance(value, Placeholder) else value
 
-    def common(self, value: Any) -> Any:
-        """The placeholder of a value in a response, or the value itself if it has none."""
+    def common(self, name: str, value: Any) -> Any:
+        """The placeholder of the value of a response's field, a group epoch counted from 1, or the value itself."""
+        if name in GROUP_EPOCHS and value > 0:
+            return value + 1 - self.first_group_epoch
         found = next((known for known, own in self.values.items() if own == value and not isinstance(value, int)), None)
         return value if found is None else found
 
@@ -118,6 +135,8 @@ _NUMBERS: dict[str, tuple[int, ...]] = {
     "transaction_timeout_ms": (10_000, 10_000, 0, -1, 2**31 - 1),
     "retention_time_ms": (-1,),
 }
+_EPOCHS = ("member_epoch", "generation_id", "generation_id_or_member_epoch")
+"""The fields of requests that have an epoch, if the group or the member is one of the newer protocol."""
 _INDEXES = frozenset({"index", "partition", "partition_index", "partitions", "partition_indexes"})
 _WAIT_MS = 20
 
@@ -172,6 +191,9 @@ class OddRequests:
             elif value is not None or self._rnd.random() < 0.5:
                 found = self._meaning(part, value)
                 values[part.name] = value if found is None and not part.is_nullable else found
+        if values.get("group_id") == self._round.groups[2] or values.get("member_id") == NEWER_MEMBER:
+            epochs = {name: values[name] for name in _EPOCHS if isinstance(values.get(name), int)}
+            values.update((name, GroupEpoch(epoch)) for name, epoch in epochs.items() if epoch > 0)
 
     def _meaning(self, part: Any, value: Any) -> Any:
         name, rnd = part.name, self._rnd
@@ -225,7 +247,7 @@ async def set_up(ask: Any, round_: Round) -> Names:
     values[TOPIC_ID], values[OTHER_TOPIC_ID] = (ids[name] for name in round_.topics)
     await _write(ask, round_)
     values[PRODUCER_ID] = await _begin_transactions(ask, round_)
-    values[MEMBER_ID] = await _join(ask, round_)
+    values[MEMBER_ID], names.first_group_epoch = await _join(ask, round_)
     names.values = values
     return names
 
@@ -243,8 +265,8 @@ async def _begin_transactions(ask: Any, round_: Round) -> int:
     return int(found.producer_id)
 
 
-async def _join(ask: Any, round_: Round) -> str:
-    """Create the three groups. Returns the id of the classic member."""
+async def _join(ask: Any, round_: Round) -> tuple[str, int]:
+    """Create the three groups. Returns the id of the classic member, and the epoch of the newer group."""
     simple, classic, newer = round_.groups
     for group in round_.groups:
         await ask(10, 3, {"key": group, "key_type": 0})
@@ -254,7 +276,7 @@ async def _join(ask: Any, round_: Round) -> str:
     await ask(8, 8, {"group_id": simple, **nobody, "topics": topics})
     newcomer = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [round_.topics[0]], "topic_partitions": []}
     absent = {"instance_id": None, "rack_id": None, "server_assignor": None, "subscribed_topic_regex": None}
-    await ask(68, 1, {"group_id": newer, "member_id": NEWER_MEMBER, "member_epoch": 0, **absent, **newcomer})
+    first = await ask(68, 1, {"group_id": newer, "member_id": NEWER_MEMBER, "member_epoch": 0, **absent, **newcomer})
     protocol = {"protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b"\0\0\0\0\0\0\xff\xff\xff\xff"}]}
     times = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 50, "group_instance_id": None, "reason": None}
     member: str = (await ask(11, 9, {"group_id": classic, "member_id": "", **times, **protocol})).member_id
@@ -263,4 +285,4 @@ async def _join(ask: Any, round_: Round) -> str:
     assignments = [{"member_id": member, "assignment": b""}]
     names = {"protocol_type": "consumer", "protocol_name": "range"}
     await ask(14, 5, {"group_id": classic, **same, **names, "assignments": assignments})
-    return member
+    return member, first.member_epoch

@@ -17,7 +17,7 @@ from compared_answers import (
     value_differences,
     values_of,
 )
-from odd_requests import LEFT_OUT
+from odd_requests import LEFT_OUT, GroupEpoch, Names
 
 from strandline.broker.kafka.apis import KAFKA_APIS
 
@@ -31,7 +31,7 @@ def answer(*rows: tuple[str, int, int], top: int | None = None) -> dict:
 
 def found(kafka: object, ours: object) -> list[Difference]:
     def codes(given: object) -> dict:
-        return codes_of(given, lambda value: value)
+        return codes_of(given, lambda _, value: value)
 
     return differences("Fetch", codes(kafka), codes(ours))
 
@@ -65,17 +65,19 @@ def test_id_of_a_topic_with_its_name_is_no_part_of_the_place() -> None:
 def test_values_of_rows_that_both_sides_have_are_compared() -> None:
     kafka = {"topics": [{"name": "a", "offset": 3, "error_code": 0}, {"name": "b", "offset": 9}], "throttle_time_ms": 5}
     ours = {"topics": [{"name": "a", "offset": 4, "error_code": 1}], "throttle_time_ms": 0}
-    sides = [values_of(answer, lambda value: value) for answer in (kafka, ours)]
+    sides = [values_of(answer, lambda _, value: value) for answer in (kafka, ours)]
     assert value_differences("ListOffsets", *sides) == [Difference("ListOffsets", "3", "4", "offset")]
 
 
 def test_values_of_internal_topics_are_not_compared() -> None:
-    sides = [values_of({"topics": [{"name": "__consumer_offsets", "offset": offset}]}, lambda value: value) for offset in (3, 4)]
+    sides = [
+        values_of({"topics": [{"name": "__consumer_offsets", "offset": offset}]}, lambda _, value: value) for offset in (3, 4)
+    ]
     assert value_differences("ListOffsets", *sides) == []
 
 
 def test_order_of_a_list_of_plain_values_does_not_matter() -> None:
-    sides = [values_of({"filters": order}, lambda value: value) for order in (["a", "b"], ["b", "a"])]
+    sides = [values_of({"filters": order}, lambda _, value: value) for order in (["a", "b"], ["b", "a"])]
     assert value_differences("ListTransactions", *sides) == []
 
 
@@ -96,3 +98,12 @@ def test_only_a_listed_pair_is_explained() -> None:
 def test_known_difference_names_a_compared_api_and_a_reason(known: Known) -> None:
     assert known.api == "*" or known.api in {api.name for key, api in KAFKA_APIS.items() if key not in LEFT_OUT}
     assert known.why.endswith(".")
+
+
+def test_epochs_of_groups_are_counted_from_the_first_one() -> None:
+    """A group of the newer protocol begins with epoch 2 in Kafka 4.3 and with 1 here."""
+    kafka, ours = Names(first_group_epoch=2), Names(first_group_epoch=1)
+    assert [side.fill({"member_epoch": GroupEpoch(1)})["member_epoch"] for side in (kafka, ours)] == [2, 1]
+    later = [values_of({"member_epoch": epoch}, side.common) for side, epoch in ((kafka, 3), (ours, 2))]
+    assert later[0] == later[1]
+    assert kafka.common("member_epoch", -1) == -1
