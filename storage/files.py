@@ -216,7 +216,13 @@ class RealFiles(Files):
 
     def open(self, path: str, *, create: bool) -> RealFile:
         fd = self.open_descriptor(path, create=create)
-        file = RealFile(self, path, fd, os.fstat(fd).st_size)
+        try:
+            size = os.fstat(fd).st_size
+        except OSError as e:
+            os.close(fd)
+            self.open_descriptors -= 1
+            raise DiskError("stat", path, e.errno or errno.EIO) from e
+        file = RealFile(self, path, fd, size)
         self.register(file)
         return file
 

@@ -122,6 +122,21 @@ def test_a_path_that_cannot_be_looked_up_is_not_missing(tmp_path, monkeypatch: p
     assert caught.value.errno == errno.EIO
 
 
+def test_file_whose_size_cannot_be_read_is_a_disk_error_and_is_closed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a DiskError takes the log directory offline; an OSError would end the broker's task."""
+    files = RealFiles()
+    before = open_descriptors()
+
+    def fails(fd: int) -> os.stat_result:
+        raise OSError(errno.EIO, "the inode cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", fails)
+        with pytest.raises(DiskError) as caught:
+            files.open(f"{tmp_path}/log", create=True)
+    assert (caught.value.errno, files.open_descriptors, open_descriptors()) == (errno.EIO, 0, before)
+
+
 def test_a_lock_has_one_holder(disk: tuple[Files, str]) -> None:
     files, root = disk
     lock = files.lock(f"{root}/.lock")
