@@ -23,6 +23,7 @@ class CleanerMetrics:
         """The share of the bytes read in the last rounds that was written again."""
         self.cleanings = 0
         self.bytes_removed = 0
+        """Never decreases. A round can make a log larger, because a batch with a delete horizon has longer timestamps."""
         self._last: dict[int, tuple[float, float, int, int]] = {}
         """The last round of each thread: seconds, utilization, bytes read and bytes written."""
 
@@ -33,7 +34,7 @@ class CleanerMetrics:
 
     def on_cleaned(self, thread: int, seconds: float, utilization: float, read: int, written: int) -> None:
         self.cleanings += 1
-        self.bytes_removed += read - written
+        self.bytes_removed += max(0, read - written)
         self._last[thread] = seconds, utilization, read, written
         last = self._last.values()
         self.max_clean_time_s = max(each[0] for each in last)

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from strandline.broker.log_cleaner.choice import assess, choose
+from strandline.broker.log_cleaner.metrics import CleanerMetrics
 from strandline.broker.log_cleaner.runner import IDLE_SLICE_BYTES, PAUSE_S, SLICE_BYTES, CleanerSettings, LogCleaner
 from strandline.broker.log_cleaner.throttle import RequestLoad, Throttle
 from strandline.protocol.records.builder import encode_batch
@@ -412,3 +413,11 @@ async def test_small_map_cleans_in_several_rounds() -> None:
         rounds += 1
     assert rounds == 6
     assert [value for _, value in bench.records()] == [b"new"] * 8
+
+
+def test_removed_bytes_never_decrease() -> None:
+    """A round that only adds delete horizons writes more than it reads. To Prometheus, a lower counter is a restart."""
+    metrics = CleanerMetrics()
+    metrics.on_cleaned(0, 1.0, 0.5, read=5000, written=1000)
+    metrics.on_cleaned(0, 1.0, 0.5, read=1285, written=1549)
+    assert metrics.bytes_removed == 4000
