@@ -184,10 +184,6 @@ class ReplicaManager:
     def _on_checkpoint(self) -> None:
         self._is_checkpointing = False
 
-    def expire(self, now: float) -> None:
-        """Complete the operations that are due. The purgatory has its own timer; this is for callers without one."""
-        self.purgatory.expire(now)
-
     def complete_follower_appends(self, keys: list[TopicIdPartition]) -> None:
         """Called after a fetcher has appended to these partitions: answer waiting consumers at once, and not only at the end of
         the event-loop iteration."""

@@ -500,14 +500,6 @@ class Partition:
             reason = f"the batch at offset {offset} is damaged on this replica, and is kept until the replica has left the ISR"
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
-    def on_diverging(self, position: FetchPosition, diverging: EpochEndOffset, leader_log_start_offset: int) -> None:
-        """Truncate, because the leader answered that our history diverges from its own.
-
-        If the leader's log starts after the point of divergence, the leader does not know that point, and names its log start.
-        Then the next fetch is at or below that log start, and finds an unknown history or is out of range.
-        """
-        self.truncate_to_divergence(position, diverging)
-
     def has_unknown_history(self, position: FetchPosition, leader_log_start_offset: int) -> bool:
         """Whether this log has records and ends where the leader's log starts, or before. The leader has forgotten the epochs
         below its log start, so its comparison with the last epoch of the fetch says nothing about those records. They may be a
@@ -538,7 +530,9 @@ class Partition:
         | all our epochs are newer                 | the start of our oldest, or the leader's end if smaller      |
         | we know no epoch at all                  | the leader's end                                             |
 
-        The high watermark of such a response is ignored, because it says nothing about the part that is cut.
+        The high watermark of such a response is ignored, because it says nothing about the part that is cut. If the leader's log
+        starts after the point of divergence, the leader does not know that point, and names its log start. Then the next fetch is
+        at or below that log start, and finds an unknown history or is out of range.
 
         Raises DamagedBatch if a batch below the cut cannot be read. Then nothing is cut, and the next fetch starts at the damage.
         """

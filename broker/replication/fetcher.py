@@ -437,7 +437,7 @@ class FetcherCore:
             return False
         try:
             if answer.diverging_epoch.epoch >= 0:
-                entry.partition.on_diverging(sent, answer.diverging_epoch, answer.log_start_offset)
+                entry.partition.truncate_to_divergence(sent, answer.diverging_epoch)
                 appended = False
             elif answer.tombstones_removed_below > sent.fetch_offset and entry.partition.needs_fresh_copy(
                 sent, answer.tombstones_removed_below

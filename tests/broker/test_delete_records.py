@@ -462,7 +462,7 @@ def test_emptied_replica_stays_at_its_end_in_a_new_epoch() -> None:
     position = world[2].p.fetch_position()
     answer = world[1].fetch_from(world[2]).answer.partitions[0]
     assert answer.diverging_epoch.epoch >= 0
-    world[2].p.on_diverging(position, answer.diverging_epoch, answer.log_start_offset)
+    world[2].p.truncate_to_divergence(position, answer.diverging_epoch)
     log = world[2].p.log
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (10, 10, 10)
     world[1].produce("next", acks=1)

@@ -750,7 +750,6 @@ def test_follower_with_an_unknown_history_does_not_join_the_isr() -> None:
 
 def test_a_stale_divergence_truncates_nothing() -> None:
     _, _, follower = two_logs()
-    follower.p.on_diverging(FetchPosition(0, 2, 1, 0), EpochEndOffset(1, 0), 2)
     follower.p.truncate_to_divergence(FetchPosition(0, 2, 1, 0), EpochEndOffset(1, 0))
     assert follower.leo == 2
 
