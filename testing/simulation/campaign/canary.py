@@ -5,9 +5,9 @@
 runs the seed in two interpreters, with different hash seeds and different work before it, records every step of both, and prints
 the first step that differs with the steps before it. The exit code is 0 if none does, and 3 if one does.
 
-A difference always has the same kind of cause: something outside the world got in. That may be the wall clock, the address of an
-object (in the order of a set, in a text), random numbers of the process, what an earlier run left in a module, or a finalizer
-that ran when the garbage collector chose.
+The cause of a difference is always something from outside the world that affected the run: the wall clock, the address of an
+object (in the order of a set, in a text), random numbers of the process, state that an earlier run left in a module, or a
+finalizer that ran when the garbage collector chose.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Difference(NamedTuple):
     before: list[str]
     """The lines before it, which both runs share; the newest last."""
     one: list[str]
-    """The line of the first run, and those after it."""
+    """The line of the first run that differs, and those after it."""
     other: list[str]
 
     def __str__(self) -> str:

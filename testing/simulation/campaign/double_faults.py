@@ -2,9 +2,9 @@
 
     python -m strandline.testing.simulation.campaign.double_faults --seeds 0..9999
 
-A run has two to four brokers with one topic, and little else than machines that lose power together. Whatever the strategy of
-the topic is, and also if a client elects, each committed record that is lost must lie in the range of a report, and a report with
-an empty range means that nothing is lost (I31). The exit code is 0 if that holds, and 3 if not.
+A run has two to four brokers with one topic, and few other faults than machines that lose power together. With any strategy of
+the topic, and also if a client elects, each committed record that is lost must lie in the range of a report, and a report with
+an empty range means that no record is lost (I31). The exit code is 0 if that holds, and 3 if not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BAD = 3
 
 
 def double_faults(seed: int) -> Options:
-    """The options of one run: those that the seed draws, without what costs time and says nothing about elections."""
+    """The options of one run: those that the seed draws, without the parts that cost time and do not concern elections."""
     drawn, draw = draw_options(seed), Random(f"{seed}/double faults")
     brokers = draw.choice((2, 3, 3, 4))
     topic = _topic(draw, brokers)

@@ -43,15 +43,15 @@ class Search:
     found_after: int | None = None
     """The number of runs up to and including the find; None: it was not found."""
     runs: int = 0
-    """The number of runs that were started; with several processes some more than were needed."""
+    """The number of runs that were started; with several processes, a few more than were needed."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
     invariant: str = ""
     text: str = ""
     command: str = ""
-    """Repeats the find."""
+    """The command line that repeats the find."""
     no_finds: list[str] = field(default_factory=list)
-    """Commands of runs that fail without the mutation as well."""
+    """Command lines of runs that also fail without the mutation."""
 
 
 @dataclass(slots=True)

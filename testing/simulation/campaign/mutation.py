@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 Patch = tuple[Any, str, Any]
-"""Owner, name of the attribute, and what replaces it."""
+"""Owner, name of the attribute, and its replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
     number: str
-    """Such as "M01"."""
+    """The number of the mutation, such as "M01"."""
     meaning: str
-    """What the code does without the guard."""
+    """The behaviour of the code without the guard."""
     patches: Callable[[], list[Patch]]
 
 

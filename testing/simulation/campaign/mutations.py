@@ -1,11 +1,11 @@
 """Production code with one guard removed: does the simulation notice?
 
 A simulation that finds nothing proves something only if it would have found a bug. Each mutation removes one guard from the
-running code, from outside, while `applied` lasts; production code does not know of it. The simulation has to find each of them
-within a bounded number of seeds (`hunt.py`). A mutation that stays unfound shows that the faults, the workload or the invariants
-are too weak.
+running code, from outside, while `applied` lasts. The simulation has to find each of them within a bounded number of seeds
+(`hunt.py`). A mutation that is not found shows that the faults, the workload or the invariants are too weak.
 
-The numbers are those of the list that the invariants come from; each says what the guard is for.
+The numbers are those of the list from which the invariants were taken; the meaning of each mutation names the purpose of its
+guard.
 """
 
 from __future__ import annotations
@@ -781,8 +781,8 @@ class _Endless:
         self.get = offset_map.get
 
     def kept_rows(self, header: Any) -> None:
-        """Return None, so that each batch is judged record by record: the marks of kept rows know nothing of the records above
-        the map."""
+        """Return None, so that each batch is judged record by record, because the marks of kept rows do not cover the records
+        above the map."""
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------

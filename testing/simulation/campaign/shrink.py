@@ -1,7 +1,7 @@
-"""Makes a failing run smaller while it still fails in the same way.
+"""Makes a failing run smaller, as long as it fails in the same way.
 
     shrunk = shrink(Replay(4711))
-    shrunk.replay.command       with as few faults, clients, topics, partitions and nodes as still show the failure
+    shrunk.replay.command       with as few faults, clients, topics, partitions and nodes as the failure needs
 
 Each step removes something: a kind of fault, half of the faults, one fault, a consumer, a broker. The step is kept if the first
 violation is still of the same invariant, and undone otherwise. Because each fault of a plan draws its details from its own
@@ -25,10 +25,10 @@ from strandline.testing.simulation.runs.run import Report
 
 RUNS_MAX = 300
 SETTLE_S = 0.5
-"""The phase of faults lasts at least so many seconds after the beginning of the last fault."""
+"""The phase of faults lasts at least this many seconds after the beginning of the last fault."""
 
 Step = tuple[str, Options]
-"""What the step removes, and the remaining options."""
+"""A description of the removed part, and the remaining options."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Shrunk:
     invariant: str
     runs: int
     steps: list[str]
-    """What was removed, in order."""
+    """Descriptions of the removed parts, in order."""
     faults_before: int = 0
     faults: int = 0
 
@@ -65,7 +65,7 @@ class _Shrinking:
         self.options = replay.options or draw_options(replay.seed)
         """The smallest options so far that fail."""
         self.tried: set[str] = set()
-        """Commands that did not fail, or failed in another way."""
+        """Command lines of all runs that were tried."""
 
     def shrink(self) -> Shrunk:
         result = self.result
@@ -83,7 +83,7 @@ class _Shrinking:
         return result
 
     def _calm_scenario(self) -> None:
-        """A scenario can only lose its perturbations."""
+        """Shrink a scenario: it can only lose its perturbations."""
         calm = dataclasses.replace(self.replay, seed=0)
         if self.replay.seed and self._fails(calm):
             self.result.steps.append("the perturbations")
@@ -112,7 +112,7 @@ class _Shrinking:
         return True
 
     def greedily(self, steps: Callable[[Options], Iterator[Step]]) -> bool:
-        """Take steps until none of them keeps the failure."""
+        """Take steps until none of them keeps the failure. Returns whether any was taken."""
         taken = False
         while any(self.attempt(what, options) for what, options in steps(self.options)):
             taken = True
@@ -123,11 +123,11 @@ def _first(report: Report) -> str:
     return str(report.violations[0]["invariant"])
 
 
-# -- what can be less -------------------------------------------------------------------------------------------------
+# -- reductions -------------------------------------------------------------------------------------------------------
 
 
 def _fewer_faults(shrinking: _Shrinking) -> bool:
-    """Remove whole kinds first, then halves, quarters and so on of what is left, then single faults."""
+    """Remove whole kinds of faults first, then halves, quarters and so on of the remaining faults, then single ones."""
     taken = shrinking.greedily(_without_kinds)
     size = len(shrinking.options.faults)
     while size >= 1:
@@ -251,4 +251,4 @@ REDUCTIONS: tuple[Callable[[_Shrinking], bool], ...] = (
     _fewer_faults,
     *map(_greedy, (_fewer_clients, _shorter, _fewer_partitions, _fewer_nodes, _calmer, _lighter)),
 )
-"""In this order, again and again, until none of them removes anything."""
+"""The reductions in their order, which are repeated until none of them removes anything."""

@@ -3,11 +3,11 @@
     make soak MINUTES=10
     python -m strandline.testing.simulation.campaign.sweep --seeds 0..299 --written 3 --perturbed 10
 
-Three things decide whether a sweep passes. No run may break a promise; failed runs are written to a file, and the next sweep
-begins with them. Every fiftieth run is repeated in another process with another hash seed, and must have the same trace to the
-last event, because otherwise no failure could be replayed. And no coverage mark may stay at zero (marks.py): a sweep that never
-saw a diverging truncation has not tested one. Rare marks count from some thousands of seeds on. Marks that only a story reaches
-are counted and printed, but never fail a sweep.
+A sweep passes if three conditions hold. No run breaks a promise; failed runs are written to a file, and the next sweep begins
+with them. Every fiftieth run is repeated in another process with another hash seed, and must have the same trace to the last
+event, because otherwise no failure could be replayed. And no coverage mark stays at zero (marks.py): a sweep that never saw a
+diverging truncation has not tested one. Rare marks count from some thousands of seeds on. Marks that only a story reaches are
+counted and printed, but never fail a sweep.
 
 The exit code is 0 if all of that holds, and 3 if not.
 """
@@ -35,15 +35,15 @@ from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.scenarios.play import AS_WRITTEN
 
 CANARY_EVERY = 50
-"""One of so many runs is done twice."""
+"""One of this many runs is repeated."""
 LARGE = 300
 """From this number of random seeds on, a mark at zero fails the sweep."""
 LONG = 3_000
-"""From this number of random seeds on, a rare mark at zero fails it, too."""
+"""From this number of random seeds on, a rare mark at zero fails the sweep, too."""
 PERTURBED_SHARE = 0.3
 """Share of perturbed scenarios in an endless sweep; the others are random seeds."""
 WARM_RUNS = 100
-"""After so many runs a process has loaded what it needs: from then on its memory must not grow."""
+"""After this many runs a process has loaded all modules and caches: from then on its memory must not grow."""
 TELL_EVERY_S = 10.0
 SEEDS = 1_000_000_000
 BAD = 3
@@ -64,7 +64,7 @@ def planned(seeds: Iterable[int], *, written: int = 0, perturbed: int = 0) -> It
 
 
 def endless(draw: random.Random, share: float = PERTURBED_SHARE) -> Iterator[Replay]:
-    """Every scenario as written, then seeds and perturbed scenarios for ever."""
+    """Every scenario as written, then seeds and perturbed scenarios without end."""
     yield from planned((), written=1)
     while True:
         seed = draw.randrange(SEEDS)
@@ -81,7 +81,7 @@ def until(deadline: float, replays: Iterable[Replay]) -> Iterator[Replay]:
         yield replay
 
 
-# -- what came of it --------------------------------------------------------------------------------------------------
+# -- results ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Memory:
 
     runs: int = 0
     warm_bytes: int = 0
-    """After the first `WARM_RUNS` runs; 0: not reached yet."""
+    """The memory after the first `WARM_RUNS` runs; 0: not reached yet."""
     last_bytes: int = 0
     max_bytes: int = 0
 
@@ -134,11 +134,11 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     marks: dict[str, Counter[str]] = field(default_factory=lambda: {SWEEP: Counter(), SCENARIO: Counter()})
-    """Of the random seeds, and of the scenarios."""
+    """The counts of the marks in the random seeds (SWEEP), and in the scenarios (SCENARIO)."""
     canaries: int = 0
     replaced: int = 0
     memory: dict[int, Memory] = field(default_factory=dict)
-    """By process."""
+    """Number of a process -> its memory."""
     failures: list[Failure] = field(default_factory=list)
 
     @property
@@ -147,7 +147,7 @@ class Tally:
 
     @property
     def marks_at_zero(self) -> list[str]:
-        """Marks that the random seeds should have reached, if there were enough of them to tell."""
+        """Marks that the random seeds should have reached; empty as long as there are too few seeds for that."""
         expected = ((SWEEP, LARGE), (RARE, LONG))
         absent = {n for reach, seeds in expected if self.seeds >= seeds for n in missing(self.marks[SWEEP], reach=reach)}
         return [name for name in MARKS if name in absent]
@@ -241,7 +241,7 @@ class Sweep:
         self._told_at = 0.0
 
     def run(self, replays: Iterable[Replay]) -> Tally:
-        """Run all of them. An interrupt ends the sweep, and what was done counts."""
+        """Run all of them. An interrupt ends the sweep; the runs that have ended count."""
         began = self._told_at = time.monotonic()
         kept = [] if self.keep is None else read_kept(self.keep)
         if kept:

@@ -1,8 +1,8 @@
 """Processes that run simulations, one per core: a job is a line of JSON, and so is its result.
 
 A seed needs a core for about a second and shares nothing with the next one, so threads would not help and shared memory is not
-needed. Each process has a hash seed of its own: whatever depends on the order of a set differs between two of them, so running a
-seed in both shows it.
+needed. Each process has its own hash seed: if a run depends on the order of a set, it differs between two processes, so a seed
+that runs in both shows this.
 
     with Workers(2) as workers:
         for done in workers.run(jobs):
@@ -37,16 +37,16 @@ TIMEOUT_S = 600.0
 RSS_BYTES_MAX = 1 << 30
 """A larger process is replaced. A run leaves nothing behind, so this should never happen."""
 ADDRESS_SPACE_BYTES_MAX = 3 << 30
-"""A run that allocates without end fails by itself, before the machine does."""
+"""The limit of a process's address space: a run that allocates without end fails before the machine does."""
 LEFT_OUT = ("options",)
-"""Fields that the line omits, because the seed draws them again."""
+"""Fields of the report that the line omits, because they can be drawn from the seed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     replay: Replay
     tag: Any = None
-    """Returned with the result as it was given."""
+    """Any value; the result contains it unchanged."""
     avoid: int = -1
     """The number of a process that must not run this job."""
 
@@ -105,7 +105,7 @@ class Workers:
         self.timeout_s = timeout_s
         self.rss_bytes_max = rss_bytes_max
         self.replaced = 0
-        """How many processes were killed."""
+        """Number of processes that were killed and replaced."""
         self._first: deque[Job] = deque()
         self._workers: dict[int, _Worker] = {}
         self._started = first - 1
@@ -127,8 +127,8 @@ class Workers:
         self._first.append(job)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
-        """Run all jobs; yields each result when it is there. A job is taken from `jobs` only when a process is free. A caller
-        that stops early leaves processes at work, which the end of the `with` block kills."""
+        """Run all jobs; yields each result when it arrives. A job is taken from `jobs` only when a process is free. A caller that
+        stops early leaves busy processes, which the end of the `with` block kills."""
         source = iter(jobs)
         exhausted = False
         while True:

@@ -1,4 +1,4 @@
-"""The guards of the product that are removed one at a time, to see which instrument notices.
+"""The guards of the product that are removed one at a time, to see which instrument detects that.
 
 A guard is an expression in a function: a condition that rejects something, or a call that makes something durable. An entry
 names its place, its purpose, and the expression that replaces it, most often the `False` that never rejects. Expressions are
@@ -24,17 +24,17 @@ NOTHING = "None"
 @dataclass(frozen=True, slots=True)
 class Guard:
     number: str
-    """Such as "G01"."""
+    """The number of the guard, such as "G01"."""
     module: str
     """The file, from the root of the repository: "broker/partition/partition.py"."""
     function: str
-    """Qualified: "Partition.make_leader"."""
+    """The qualified name: "Partition.make_leader"."""
     guard: str
     """The expression, as it stands in the source."""
     removed: str
     """The expression that replaces it."""
     meaning: str
-    """What the code does without the guard."""
+    """The behaviour of the code without the guard."""
     nth: int = 0
     """The index of the expression, if the function contains it several times."""
 

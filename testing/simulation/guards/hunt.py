@@ -1,4 +1,4 @@
-"""Removes the guards of the catalogue one at a time, and asks three instruments which of them notices, and after how many runs.
+"""Removes the guards of the catalogue one at a time, and finds which of three instruments detect that, and after how many runs.
 
     python -m strandline.testing.simulation.guards.hunt reach               where does each guard make a difference?
     python -m strandline.testing.simulation.guards.hunt G01 G17             hunt these; without any, all that are left
@@ -7,7 +7,7 @@
 
 `campaign/hunt.py` does the same for the mutations, on all cores and with thousands of seeds. This one is for many guards in
 little time: `reach` runs every test, scenario and seed once with all guards watched, and only the runs in which a guard makes a
-difference are repeated without it. The others would be the same without it, so the number of runs includes them.
+difference are repeated without it. All other runs would be the same without it, so the number of runs includes them.
 
 A run counts as a find if it fails without the guard and passed with it. A run that does not end in time fails, too.
 """
@@ -39,7 +39,7 @@ from strandline.testing.simulation.scenarios import SCENARIOS
 
 FOLDER = Path("build/guards")
 ROOMS = ("storage", "broker", "controller", "client")
-"""The rooms whose unit tests are asked. The tests of one room may notice a guard of another."""
+"""The packages whose unit tests are run. The tests of one package may detect that a guard of another one is missing."""
 FAST = "not processes and not docker and not spark"
 TESTS_MAX = 150
 """Most unit tests that are tried for one guard."""
@@ -51,7 +51,7 @@ TESTS_S = 60.0
 """Seconds after which a run counts as endless."""
 SEEDS = 60
 GUARD_S = 45.0
-"""Seconds for one guard and one instrument. If they do not suffice, the result says what was left out."""
+"""Seconds for one guard and one instrument. If they do not suffice, the result contains what was left out."""
 RUN = ("unit", "scenarios", "random")
 _OUTCOME = re.compile(r"(\S+::.*?) (PASSED|SKIPPED|XFAIL|FAILED|ERROR)\b")
 """A line of pytest. The id of a test may have spaces."""
@@ -77,11 +77,11 @@ class Find:
     """The result of one instrument for one guard."""
 
     runs: int | None = None
-    """The number of runs until the guard was noticed; None: it was not."""
+    """The number of runs until the missing guard was detected; None: it was not."""
     tried: int = 0
-    """Number of runs that were repeated without the guard, because it makes a difference in them."""
+    """Number of runs that were repeated without the guard."""
     reached: int = 0
-    """Number of runs in which it makes a difference."""
+    """Number of runs in which the guard makes a difference."""
     of: int = 0
     """Number of all runs."""
     by: str = ""
@@ -194,7 +194,7 @@ def _pytest(words: Sequence[str], env: dict[str, str], *, timeout_s: float) -> t
 
 
 def _run_tests(words: Sequence[str]) -> Never:
-    """The child's part. pytest cannot rewrite modules that are imported already, which does not matter here."""
+    """Run pytest in the child. It cannot rewrite modules that are already imported, which does not matter here."""
     import pytest
 
     from strandline.testing.simulation.guards import plugin

@@ -24,7 +24,7 @@ from strandline.testing.simulation.guards.catalogue import Guard
 from strandline.testing.simulation.observation.wrapping import removed
 
 NOTE = "__strandline_guard__"
-"""The builtin name under which watched code finds the function that receives the values."""
+"""The name of the builtin function to which watched code passes the values."""
 Hits = set[str]
 
 Change = Callable[[Guard, ast.expr, ast.expr], ast.expr]
@@ -61,7 +61,7 @@ def watched(guards: Iterable[Guard]) -> Iterator[Hits]:
 
 
 def _noted(guard: Guard, expression: ast.expr, replacement: ast.expr) -> ast.expr:
-    """`note("G01", guard, replacement)`. A replacement with a call of its own is not evaluated, and always differs."""
+    """The call `note("G01", guard, replacement)`. A replacement that contains a call is not evaluated, and always differs."""
     if any(isinstance(node, ast.Call) for node in ast.walk(replacement)):
         replacement = ast.Constant(NOTE)
     return ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(guard.number), expression, replacement], [])
@@ -147,7 +147,7 @@ def check(guard: Guard) -> None:
 
 
 def occurrences(guard: Guard) -> int:
-    """How often the function contains the expression."""
+    """The number of times that the function contains the expression."""
     function = _function_node(ast.parse(_source(guard.module)[1]), guard.function)
     wanted = ast.dump(ast.parse(guard.guard, mode="eval").body)
     return sum(isinstance(n, ast.expr) and ast.dump(n) == wanted for n in ast.walk(function)) if function is not None else 0

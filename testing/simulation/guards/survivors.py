@@ -1,4 +1,4 @@
-"""Guards that no instrument notices, with the reason: checked twice, out of reach, or a blind spot."""
+"""Guards whose absence no instrument detects, with the reason: checked twice, out of reach, or a blind spot."""
 
 from __future__ import annotations
 

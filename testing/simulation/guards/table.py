@@ -63,7 +63,7 @@ def is_found(find: Find | None) -> bool:
 
 
 def survivors(finds: Finds) -> list[Guard]:
-    """Guards that no instrument noticed, although unit tests and scenarios were asked."""
+    """Guards whose absence no instrument detected, although unit tests and scenarios were run without them."""
     asked = [(guard, finds[number]) for number, guard in GUARDS.items() if {"unit", "scenarios"} <= set(finds.get(number, {}))]
     return [guard for guard, found in asked if not any(map(is_found, found.values()))]
 

@@ -18,7 +18,7 @@ from strandline.testing.simulation.story.picture import Picture
 from strandline.testing.simulation.story.sentences import Sentences
 
 EVENTS = ("phase", "scenario.begins", "scenario.says", "fault.begin", "node.", "controller.elected")
-"""Events that stand on the page: what was done to the cluster."""
+"""The kinds of events on the page: those that show what was done to the cluster."""
 HEADINGS = ("phase", "scenario.says")
 SETTLED = "nothing that was promised is lost, and every invariant held"
 
@@ -34,7 +34,7 @@ def page(report: Report) -> str:
 
 
 def stories(report: Report) -> str:
-    """Each violation; the first few with everything that is known of them."""
+    """The violations: a story for each of the first few, and one line for each other one."""
     told = [v["story"] for v in report.violations if v["story"]]
     short = [f"{v['invariant']} at {v['time_s']:.3f} s: {v['text']}" for v in report.violations if not v["story"]]
     more = [f"And {len(short)} more:", *(line for text in short for line in _wrapped(text, hang=4))] if short else []

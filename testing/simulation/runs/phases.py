@@ -1,14 +1,14 @@
-"""The phases of a run, after TigerBeetle's: first nothing may break, then everything must heal.
+"""The phases of a run, modelled on TigerBeetle's: first no promise may be broken, then the cluster must heal.
 
     warm-up      the cluster starts, the topics are created, records flow
     faults       the nemesis follows its plan; only safety is checked
     core         a quorum of controllers and enough brokers are healed, the rest stays broken: within a bounded time the core must
                  do everything that a core of this size promises
     full heal    all nodes are healed: within the same bound all replicas are in sync
-    final check  everything is read once more, the history is judged, the replicas are compared byte by byte
+    final check  all records are read once more, the history is judged, the replicas are compared byte by byte
 
 The bound is three times the longest time-out of the run. If it is missed, the run violates I24, and the violation names the
-causes: partitions without a leader, fenced brokers, logs that are behind, what each node waits for.
+causes: partitions without a leader, fenced brokers, logs that are behind, and the operation that each node waits for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from strandline.testing.simulation.options import Options
 
 WARM_UP_S = 30.0
 LOOK_S = 0.05
-"""Seconds between two looks at the heal."""
+"""Seconds between two checks of the heal."""
 TIMEOUTS = 3
 """The bound of liveness, in multiples of the longest time-out."""
 
@@ -83,7 +83,7 @@ class Phases:
         return TIMEOUTS * self.options.timeout_s_max
 
     async def play(self) -> None:
-        """Play the whole run; raises what went wrong."""
+        """Play the whole run; raises the violation that it finds."""
         await self.warm_up()
         self._enter("faults")
         await self.nemesis.run()
@@ -118,7 +118,7 @@ class Phases:
                 await admin.create_topics([NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)])
 
     async def _create_users(self, client: Any) -> None:
-        """A user for each client, with the rights that it needs."""
+        """Create a user for each client, with the rights that it needs."""
         identities = self.cluster.identities
         assert identities is not None
         wanted = grants(self.options)
@@ -198,7 +198,7 @@ class Phases:
         bound_s: float | None = None,
         invariant: str = "I24",
     ) -> None:
-        """Wait until `complaints` is empty. Raises a violation of this invariant at the bound."""
+        """Wait until `complaints` returns none. At the bound, raises a violation of this invariant with those that are left."""
         bound_s = self.bound_s if bound_s is None else bound_s
         deadline = self.world.now + bound_s
         while found := complaints():
@@ -207,10 +207,10 @@ class Phases:
                 raise self._unhealed(f"{what}: not within {bound_s:g} s: {text}", left_out, invariant)
             await asyncio.sleep(LOOK_S)
 
-    # -- what has to hold after a heal --------------------------------------------------------------------------------
+    # -- conditions after a heal --------------------------------------------------------------------------------------
 
     def complaints(self, left_out: list[int]) -> list[str]:
-        """What still differs from a healed cluster, apart from the nodes that were left out."""
+        """The differences from a healed cluster, one sentence each, apart from the nodes that were left out."""
         cluster = self.cluster
         active = cluster.active_controller
         if active is None:
@@ -251,7 +251,7 @@ class Phases:
         return []
 
     def _complaints_of_partition(self, key: TopicIdPartition, name: str, p: Any, core: list[int]) -> list[str]:
-        # A replica that a reassignment adds may be throttled, or wait for room; that it ends is judged when no record is written.
+        # A replica that a reassignment adds may be throttled, or wait for room. Its end is judged when no record is written.
         live = [n for n in p.replicas if n in core and (n not in p.adding_replicas or n in p.isr)]
         if not any(n in core for n in (*p.isr, *p.elr)):
             return []  # no eligible replica is up
@@ -306,7 +306,7 @@ class Phases:
             await self.stop_all()
 
     async def _transactions_end(self) -> None:
-        """I44: every transaction ends, also if its producer does not exist any more."""
+        """I44: every transaction ends, even if its producer no longer exists."""
         if self.options.writers:
             bound_s = self.bound_s + self.workload.transactions.longest_s
             await self._within(self.workload.transactions.open, "all transactions end", [], bound_s, "I44")
@@ -314,7 +314,7 @@ class Phases:
     # -- replicas that move -------------------------------------------------------------------------------------------
 
     async def _moves_end(self) -> None:
-        """I34: every reassignment and every move between log directories ends. A throttle may take its time."""
+        """I34: every reassignment and every move between log directories ends, within a time that allows for throttles."""
         options = self.options
         if options.moves_logs:
             client = self.cluster.client("uncordon")
@@ -325,13 +325,13 @@ class Phases:
             await self._within(self._unfinished, "reassignments and moves of logs end", [], bound_s, "I34")
 
     async def _uncordon(self, client: Any) -> None:
-        """A replica is not added to a broker that is cordoned as a whole."""
+        """Uncordon all log directories, because no replica can be added to a broker that is cordoned as a whole."""
         async with client.admin() as admin:
             for broker in self.cluster.broker_ids:
                 await admin.alter_configs("broker", broker, {"cordoned.log.dirs": None})
 
     def _throttled_s(self) -> float:
-        """The longest time that throttles may keep replicas back."""
+        """The longest time, in seconds, for which throttles may delay replicas."""
         partitions = [p for topic in self.cluster.image().topics_by_id.values() for p in topic.partitions.values()]
         rates = [p.throttle_rate for p in partitions if p.throttle_rate]
         rates.append(self.options.settings.get("replica.alter.log.dirs.io.max.bytes.per.second", 0))
@@ -354,7 +354,7 @@ class Phases:
         return complaints
 
     def _unfinished_moves(self, node: int, image: Any) -> list[str]:
-        """Logs of a broker that are still being moved, or are in another directory than the controller knows."""
+        """Logs of a broker that are still being moved, or are in another directory than the metadata says."""
         broker = self.cluster.brokers.get(node)
         if broker is None or not broker.has_logs or broker.log_dirs is None:
             return [f"broker {node} does not run"]
@@ -370,7 +370,7 @@ class Phases:
         return complaints + [f"broker {node} still has {path}" for path in leftovers if path.endswith(FUTURE_SUFFIX)]
 
     async def _leaders_return(self) -> None:
-        """All replicas are in sync: if leaders return by themselves, each is soon at its preferred replica."""
+        """When all replicas are in sync, and leaders return automatically, each is soon at its preferred replica."""
         settings = self.options.controller_settings
         if settings.get("auto.leader.rebalance.enable"):
             bound_s = max(self.bound_s, TIMEOUTS * settings["leader.imbalance.check.interval.seconds"])
@@ -429,7 +429,7 @@ class Phases:
         return complaints
 
     def _declare_log_starts(self) -> None:
-        """Tell the history which records retention or DeleteRecords has deleted on any replica: they need not be found."""
+        """Pass to the history which records retention or DeleteRecords has deleted on any replica: they need not be found."""
         starts: dict[str, int] = {}
         for event in self.world.trace.events(kinds="log.start_moved"):
             starts[event.partition] = max(starts.get(event.partition, 0), int(event.fields["to"]))
@@ -438,7 +438,7 @@ class Phases:
                 self.workload.history.log_start(place, starts.get(f"{place[0]}-{place[1]}", 0))
 
     def _check_deletions(self) -> None:
-        """Records whose deletion was answered do not return: the log start never moves back, also not over a restart."""
+        """Records whose deletion was acknowledged do not return: the log start never decreases, not even by a restart."""
         for name, replicas in self._replicas() if not self.options.loss_permitted else ():
             topic, _, index = name.rpartition("-")
             deleted_below = self.workload.deleted_below.get((topic, int(index)), 0)
@@ -456,15 +456,15 @@ class Phases:
                 raise Violation("I39", complaint)
 
     def _check_configured_groups(self) -> None:
-        """I50: the configuration of each group is one that was asked for."""
+        """I50: the configuration of each group is one that a request has set."""
         complaint = "" if self.options.loss_permitted else self.workload.groups.configurer.misconfigured(self.cluster.image())
         if complaint:
             raise Violation("I50", complaint)
 
     def _offsets_of(self, key: TopicIdPartition) -> list[int]:
-        """The offsets of the records of a partition that all its replicas have: a member may have read from any, and each cleans
-        its log by itself. If replicas may have left, only those of records that no cleaner removes. Empty if the partition does
-        not exist any more."""
+        """The offsets of the records that all replicas of a partition have: a member may have read from any of them, and each
+        replica runs its own cleaner. If replicas may have been removed from a compacted partition, only the offsets of records
+        that no cleaner removes. Empty if the partition no longer exists."""
         if self.cluster.image().partition(key) is None:
             return []
         replicas = [broker.replicas.partitions.get(key) for broker in self.cluster.brokers.values()]
@@ -475,7 +475,7 @@ class Phases:
             if (self.options.reassigns or self.options.drains) and "compact" in self._cleanup_of(key):
                 found += [_last_values(iter_records(whole_log(log_, start))) for log_ in logs]
         except BrokerError:
-            return []  # a replica on a disk that rots, or one that I4 is about
+            return []  # a replica on a disk that rots, or one that violates I4
         return sorted(set[int].intersection(*found)) if found else []
 
     def _cleanup_of(self, key: TopicIdPartition) -> str:
@@ -483,7 +483,7 @@ class Phases:
         return str(image.topic_config(image.topics_by_id[key[0]].name)["cleanup.policy"])
 
     def _dead_letters(self) -> Iterator[DeadLetter]:
-        """The records of the dead-letter topic. Each is on all replicas by now, but a disk that rots may not return it."""
+        """The records of the dead-letter topic. By now all replicas have them, but a disk that rots may not return them."""
         for name, replicas in self._replicas():
             if name.rpartition("-")[0] == DEAD_LETTERS:
                 n, log = next((n, p.log) for n, p in replicas if n not in self.budget.rotten)
@@ -525,8 +525,8 @@ class Phases:
         return Violation(invariant, f"{text}{self.diagnosis(list(left_out))}")
 
     def _is_beyond_repair(self) -> bool:
-        """Whether a leader cannot read its own log and holds the last copy: a power cut has torn the only replica. Or all
-        replicas that had every committed record have lost some, and the partition waits for the decision of an operator."""
+        """Whether a leader cannot read its own log, of which it has the last copy (for example after a power cut with a single
+        replica), or a partition has no eligible replica, and so waits for the decision of an operator."""
         partitions = [p for topic in self.cluster.image().topics_by_id.values() for p in topic.partitions.values()]
         return any(not (*p.isr, *p.elr) for p in partitions) or any(
             p.leader_state is not None and p.log.corrupt_at is not None
@@ -538,7 +538,7 @@ class Phases:
     # -- why it is not healed -----------------------------------------------------------------------------------------
 
     def diagnosis(self, left_out: list[int]) -> str:
-        """What each node has and waits for, for people."""
+        """A text about the state of each node, and the operation that it waits for."""
         lines = [f"\n  left out: {left_out}" if left_out else ""]
         for n, c in sorted(self.cluster.controllers.items()):
             if c.has_quorum:

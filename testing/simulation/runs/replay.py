@@ -1,4 +1,4 @@
-"""What it takes to repeat a run exactly: a seed, and the differences from what the seed draws.
+"""A replay repeats a run exactly: it has the seed, and the differences from the options that the seed draws.
 
     replay = Replay(42, changes={"faults": [3, 7], "brokers": 2})
     report = replay.run()
@@ -65,7 +65,7 @@ class Replay:
 
     @classmethod
     def of(cls, seed: int, options: Options, **more: Any) -> Replay:
-        """A replay with these options, whatever the seed draws."""
+        """A replay with these options, which may differ from those that the seed draws."""
         return cls(seed, changes=difference(options, draw_options(seed)) or None, **more)
 
     @cached_property
@@ -115,7 +115,7 @@ class Replay:
 
 
 def changed(drawn: Options, changes: Changes) -> Options:
-    """The options with these changes; `UsageError` says what is wrong with them."""
+    """The drawn options with these changes. Raises `UsageError` if a change is invalid."""
     if not isinstance(changes, Mapping):
         raise UsageError(f'the options are a JSON object such as {{"brokers": 2}}, not {json.dumps(changes)}')
     values = drawn.as_dict()
@@ -137,7 +137,7 @@ def changed(drawn: Options, changes: Changes) -> Options:
 
 
 def kinds_of(faults: Iterable[Any], weights: Mapping[str, float]) -> dict[str, float]:
-    """The kinds of faults that a changed plan still has. Only readers use it: a run follows its plan."""
+    """The kinds of faults that a changed plan still has. This is for readers only: a run follows its plan."""
     kinds = [fault["kind"] for fault in faults if isinstance(fault, Mapping) and isinstance(fault.get("kind"), str)]
     return {kind: weights.get(kind, FAULTS.get(kind, 0.0)) for kind in (*FAULTS, *kinds) if kind in kinds}
 
@@ -166,7 +166,7 @@ def _known(what: str, name: str, known: Collection[str]) -> None:
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """The end of an error message: the name that may have been meant."""
+    """The end of an error message: the most similar known name, or all of them."""
     near = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
 
@@ -190,7 +190,7 @@ def numbered(what: str, word: str, known: Collection[str], waiting: Mapping[str,
 
 
 def parse_seeds(text: str) -> range:
-    """`A..B`, both ends included."""
+    """The seeds of a range `A..B`, both ends included. Raises `UsageError` for any other text."""
     first, dots, last = text.partition("..")
     if not dots or not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
         raise UsageError(f"--seeds takes a range such as 0..99, not {text!r}")
@@ -198,7 +198,7 @@ def parse_seeds(text: str) -> range:
 
 
 def _check(options: Options) -> None:
-    """Checks that the types alone do not make."""
+    """Check what the types do not ensure. Raises `UsageError`."""
     topics = {topic.name: topic for topic in options.topics}
     if not topics:
         raise UsageError("there must be a topic")

@@ -1,10 +1,10 @@
 """One seed from its first draw to its verdict.
 
     report = run_seed(42)
-    report.verdict        "ok", "violation", or "loss permitted" (something was lost, and the faults permitted it)
+    report.verdict        "ok", "violation", or "loss permitted" (records were lost, and the run permits that)
 
-A violation is anything that the run finds: a broken invariant, an anomaly of the history, a heal that misses its bound, an
-unhandled exception, a log line with a traceback. The same seed with the same options gives the same trace, to the last event.
+Violations are: a broken invariant, an anomaly of the history, a heal that misses its bound, an unhandled exception, a log line
+with a traceback. The same seed with the same options gives the same trace, to the last event.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ STORIES_MAX = 3
 NEVER = frozenset({"aborted-read", "unwritten-read", "int-poll-skip", "int-nonmonotonic-poll"})
 """Anomalies that no client may see, not even after a permitted loss."""
 LYING = frozenset({"rot", "misdirect", "stale_read"})
-"""Kinds of faults after which a disk returns something else than what was written there."""
+"""Kinds of faults after which a disk returns other bytes than those that were written there."""
 ANY_END = 1 << 62
-"""For a report that does not know the end of what may be lost."""
+"""The end of the lost range of a report in which it is unknown."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Report:
     scenario: str | None
     verdict: str = OK
     violations: list[dict[str, Any]] = field(default_factory=list)
-    """Each with `invariant`, `text`, `partition`, `node`, `time_s`, `story`."""
+    """One mapping per violation, with `invariant`, `text`, `partition`, `node`, `time_s`, `story`."""
     trace_sha256: str = ""
     events: int = 0
     """Number of steps of the scheduler."""
@@ -61,20 +61,20 @@ class Report:
     virtual_s: float = 0.0
     wall_s: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
-    """How often each kind of fault happened."""
+    """Kind of fault -> how often it happened."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """How often each kind was planned but did not happen, because the budget refused it or no victim existed."""
+    """Kind of fault -> how often it was planned but did not happen, because the budget refused it or no victim existed."""
     marks: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     history: Verdict | None = None
     transactions: TransactionVerdict | None = None
-    """None: the run had no transactions."""
+    """The verdict about the transactions; None: the run had none."""
     sent: int = 0
     acked: int = 0
     phase: str = ""
     """The phase in which the run ended."""
     trace: Trace | None = None
-    """Not part of the JSON."""
+    """The trace of the run, which is not part of the JSON."""
 
     @property
     def good(self) -> bool:
@@ -228,8 +228,8 @@ class _Run:
                 self._anomalies(losses)
 
     def _reports_are_complete(self) -> bool:
-        """Whether every loss of this run is one of an unclean election: the disks tell the truth, and the metadata has eligible
-        replicas from the beginning."""
+        """Whether every loss of this run must come from an unclean election: no disk lies, and the metadata has eligible replicas
+        from the beginning."""
         return not self.options.upgrades and not LYING & set(self.options.kinds)
 
     def _unclean_elections(self) -> list[Event]:
@@ -237,8 +237,8 @@ class _Run:
         return list(self.world.trace.events(kinds="log.partition.elected_uncleanly"))
 
     def _judge_reports(self) -> None:
-        """I31: every acknowledged record that is lost lies in the range of a report. The only replica of a partition leads again
-        whatever it has lost, without an election."""
+        """I31: every acknowledged record that is lost lies in the range of a report. Partitions with a single replica are not
+        judged: it leads again without an election, whatever it has lost."""
         history = self.phases.workload.history
         single = {topic.name for topic in self.options.topics if topic.replication_factor == 1}
         changes = self.world.trace.events(kinds="log.partition.changed")
@@ -255,8 +255,8 @@ class _Run:
                 self._violated(Violation("I31", f"no report of an unclean election names it: {anomaly}", partition=name))
 
     def _may_never_be(self, anomaly: Anomaly) -> bool:
-        """Whether no client may see this, not even after a loss. A compacted partition lacks offsets between two records; after a
-        loss they may have been given to other records, which are there."""
+        """Whether no client may see this anomaly, not even after a loss. A skipped record of a compacted partition is excused: a
+        consumer skips offsets that were cleaned, and after a loss other records may have these offsets."""
         compacted = {place for topic in self.options.topics if topic.is_compacted for place in topic.places}
         return anomaly.name in NEVER and not (anomaly.name == "int-poll-skip" and anomaly.partition in compacted)
 

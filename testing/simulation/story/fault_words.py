@@ -1,4 +1,5 @@
-"""What each fault of the nemesis does to which node, in a few words. Unknown kinds are described by their fields."""
+"""Describes in a few words the effect of each fault of the nemesis, and on which nodes. Unknown kinds are described by their
+fields."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def fault_name(event: Event) -> str:
 
 
 def fields_text(fields: Mapping[str, Any], before: str, after: str = "") -> str:
-    """The fields of an event between two texts; empty if there are none."""
+    """The fields of an event as a text between two others; empty if there are none."""
     told = ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items())
     return f"{before}{told}{after}" if told else ""
 
@@ -188,7 +189,7 @@ def _power_many(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _left_out(what: str) -> Callable[[int, Sequence[int], Said], str]:
-    """A node that stays broken while the others heal."""
+    """The words for a node that stays broken while the others heal."""
     return lambda node, nodes, said: f"{name_of(node)} {what}, and stays so while the others recover"
 
 
@@ -283,7 +284,7 @@ def _client_cut(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _own_words(node: int, nodes: Sequence[int], said: Said) -> str:
-    """The text that the nemesis itself gave."""
+    """The text in the event itself, from the nemesis."""
     return str(said["text"])
 
 

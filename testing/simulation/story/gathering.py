@@ -1,4 +1,4 @@
-"""Gathers what happens all the time: ten records that pass one after the other become "0..9".
+"""Gathers frequent events: ten records that pass one after the other become "0..9".
 
 Events are gathered into groups until something of another kind happens; then each group becomes a sentence. The groups are
 ordered by their first events, so "broker 1 appends, broker 3 copies" stays true. Events before and after a truncation or an
@@ -18,7 +18,7 @@ KINDS = frozenset(
     {"node.started", "log.appended", "hw.advanced", "follower.became", "produce.acked", "client.read", "metadata.topic"}
 )
 MUSTS = 3
-"""So many checks of a story that held are listed one by one."""
+"""If more checks of a story have passed in a row, only this many are listed."""
 
 
 class Told(NamedTuple):
@@ -37,11 +37,11 @@ class Group:
     nodes: dict[int, None] = field(default_factory=dict)
     """The nodes that it is about, each once."""
     last: int = -1
-    """The last offset of all."""
+    """The highest offset of its events."""
     names: dict[str, None] = field(default_factory=dict)
     """Names of topics."""
     again: bool = False
-    """For starting nodes: it is not their first start."""
+    """For nodes that start: it is not their first start."""
 
     def add(self, event: Event) -> None:
         self.newest = event
@@ -56,7 +56,7 @@ class Group:
 
     @property
     def told_at(self) -> Event:
-        """Actions carry the time of their beginning, results that of their end."""
+        """The event whose time the sentence gets: the first one for an action, the newest one for a result."""
         return self.newest if self.first.kind in ("hw.advanced", "produce.acked", "client.read") else self.first
 
 
@@ -66,9 +66,9 @@ Key = tuple[object, ...]
 class Gathering:
     def __init__(self, several: bool) -> None:
         self._several = several
-        """More than one partition is described, so each is named."""
+        """Whether more than one partition is described, so that each is named."""
         self._groups: dict[Key, Group] = {}
-        """In the order of their first events."""
+        """The groups, in the order of their first events."""
 
     @staticmethod
     def takes(event: Event, picture: Picture) -> bool:
@@ -91,7 +91,7 @@ class Gathering:
         group.add(event)
 
     def end(self) -> list[Told]:
-        """The sentences of all groups, in order. Begins anew."""
+        """End all groups, and return their sentences, in order."""
         groups = sorted(_merged(self._groups), key=lambda group: group.told_at.number)
         self._groups = {}
         musts = [group for group in groups if group.first.kind == "scenario.must"]
@@ -138,7 +138,7 @@ class Gathering:
 
 
 def _key(event: Event) -> Key:
-    """Events with the same key become one sentence."""
+    """The key of the event's group: events with the same key become one sentence."""
     said = event.fields
     if event.kind == "follower.became":
         return (event.kind, event.partition, said.get("leader"), said.get("epoch"))

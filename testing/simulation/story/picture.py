@@ -1,8 +1,8 @@
 """The cluster at one moment, as far as a trace shows it: the log of each replica, the leaders, and which nodes are dead or cut
 off.
 
-The pages for people (story.py, timeline.py) apply the events of a trace to this picture one by one. A replica's log is known by
-its epochs alone, as runs of offsets. That is enough to see where two histories part, which most stories are about.
+The pages for people (story.py, timeline.py) apply the events of a trace to this picture one by one. Of a replica's log it has
+only the epochs, as runs of offsets. That is enough to see where two histories diverge, which most stories are about.
 
 A trace that is not complete begins in the middle. What is unknown then has the epoch `UNKNOWN`, and is never guessed.
 """
@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
     base: int
     end: int
-    """Exclusive."""
+    """The offset after the last one."""
     epoch: int
 
     def __str__(self) -> str:
@@ -38,16 +38,16 @@ class Run(NamedTuple):
 class Replica:
     node: int
     runs: list[Run] = field(default_factory=list)
-    """Without gaps, each not empty, from `start` to `end`."""
+    """The runs of its log from `start` to `end`, without gaps; none is empty."""
     start: int = 0
     end: int = 0
     """Log end offset, exclusive."""
     hw: int | None = None
-    """As this replica knows it; None: not reported yet."""
+    """The high watermark that this replica knows; None: not reported yet."""
     leads: int | None = None
     """The epoch in which it claims to lead. Several replicas may claim to lead at the same time."""
     follows: tuple[int, int] | None = None
-    """Leader and epoch."""
+    """The leader that it follows, and its epoch."""
 
     def append(self, base: int, last: int, epoch: int) -> None:
         if base > self.end:
@@ -81,7 +81,7 @@ class Replica:
 
 
 class Partition(NamedTuple):
-    """What the active controller has committed about a partition."""
+    """The committed metadata of a partition."""
 
     leader: int = UNKNOWN
     leader_epoch: int = UNKNOWN
@@ -106,7 +106,7 @@ class Fault(NamedTuple):
     name: str
     since: float
     nodes: tuple[int, ...]
-    """The nodes that it strikes; empty: none in particular."""
+    """The nodes that it strikes; empty if it names none."""
     event: Event
 
 
@@ -118,9 +118,9 @@ class Picture:
     faults: list[Fault] = field(default_factory=list)
     """Faults that have begun and not ended."""
     diverging: dict[str, Event] = field(default_factory=dict)
-    """The newest diverging epoch that a follower got, by partition."""
+    """Partition -> the newest event of a follower that received a diverging epoch."""
     fenced: dict[int, bool] = field(default_factory=dict)
-    """By broker, for those that the controllers know."""
+    """Registered broker -> whether it is fenced."""
     controller: tuple[int, int] | None = None
     """The active controller and its epoch."""
 
@@ -254,7 +254,7 @@ def _on_appended(picture: Picture, event: Event) -> None:
 
 
 def _on_truncated(picture: Picture, event: Event) -> None:
-    """Cut the log, or start it again at its leader's log start if it ended below."""
+    """Cut the log, or restart it at its leader's log start if it ended below that offset."""
     replica, said = picture.replica(event.partition, event.node), event.fields
     if is_restart(event):
         replica.start_at(said["to"])
@@ -267,7 +267,8 @@ def is_restart(event: Event) -> bool:
 
 
 def _on_recovered(picture: Picture, event: Event) -> None:
-    """`epochs` ([epoch, first offset], in order), `start` and `hw` come from the log itself, if they are given."""
+    """Take the state of a recovered log from the event: its end, and if given `epochs` ([epoch, first offset], in order),
+    `start` and `hw`."""
     replica, said = picture.replica(event.partition, event.node), event.fields
     replica.cut(said["end"])
     replica.hw = said.get("hw")
@@ -325,7 +326,7 @@ _HANDLERS: dict[str, Callable[[Picture, Event], None]] = {
 
 
 def name_of(node: int) -> str:
-    """`broker 2`."""
+    """The name of a node, such as `broker 2`."""
     if node == WORLD:
         return "the world"
     if node >= CLIENTS_FROM:
@@ -334,7 +335,7 @@ def name_of(node: int) -> str:
 
 
 def names_of(nodes: Iterable[int]) -> str:
-    """`controller 101 and brokers 1, 2 and 3`."""
+    """The names of nodes, such as `controller 101 and brokers 1, 2 and 3`."""
     kinds: dict[str, list[str]] = {}
     for id in sorted(set(nodes), key=lambda id: (id < CONTROLLERS_FROM, id)):
         kind, _, number = name_of(id).rpartition(" ")
@@ -348,10 +349,10 @@ def listed(words: Iterable[str]) -> str:
 
 
 def offsets(base: int, last: int) -> str:
-    """`10..11`, both ends included, or `10`."""
+    """A range of offsets, both ends included: `10..11`, or `10`."""
     return str(base) if base == last else f"{base}..{last}"
 
 
 def ids(nodes: Iterable[int]) -> str:
-    """`{1,2,3}`."""
+    """The ids of nodes, such as `{1,2,3}`."""
     return "{" + ",".join(map(str, sorted(nodes))) + "}"

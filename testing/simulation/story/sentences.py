@@ -1,6 +1,6 @@
 """An event as a sentence, in Kafka's words: "broker 2 truncates orders-0 from 12 to 10: on the leader, epoch 1 ends at 10".
 
-A sentence may depend on the state before its event: the leader, the ISR. So it is made with the picture (picture.py) of the
+A sentence may depend on the state before its event: the leader, the ISR. So it is built from the picture (picture.py) of the
 moment before the event.
 """
 
@@ -58,7 +58,7 @@ PHASES = {
 class Sentences:
     picture: Picture
     several: bool = True
-    """The page is about more than one partition, so sentences name theirs."""
+    """Whether the page is about more than one partition, so that sentences name theirs."""
     brief: bool = False
     """Leave out partition epochs and broker epochs."""
 
@@ -281,7 +281,7 @@ class Sentences:
             return f"{name_of(event.node)} logs {level}: {event.kind[4:]}{where}{fields_text(said, ': ')}"
         return f"{name_of(event.node)}: {event.kind}{where}{fields_text(said, ': ')}"
 
-    # -- a partition, where it has to be named
+    # -- the name of a partition, if it is needed
 
     def _of(self, event: Event) -> str:
         return f" of {event.partition}" if self.several else ""
@@ -302,7 +302,7 @@ def _value(event: Event) -> str:
 
 
 def state_text(picture: Picture, node: int) -> str:
-    """`dead since 3.000 s`; empty if the node runs without a fault."""
+    """The state of a node, such as `dead since 3.000 s`; empty if the node runs without a fault."""
     known = picture.nodes.get(node)
     parts = []
     if known is not None and known.state != "up":

@@ -1,8 +1,8 @@
-"""A run as a page of text. `tell` explains a run that failed: what was violated, what happened before, which nodes were in
-trouble, what the logs look like, how to repeat it. `narrate` tells a run from its beginning: under each heading of the scenario
-what happened, in sentences, and a drawing of the logs.
+"""A run as a page of text. `tell` explains a run that failed: the violation, the events before it, the nodes in trouble, the
+logs, and the command that repeats the run. `narrate` tells a run from its beginning: under each heading of the scenario the
+events, in sentences, and a drawing of the logs.
 
-Both leave out what happens all the time (a fetch that brings nothing, a heartbeat, a vote), and say repeated things once: ten
+Both leave out frequent events without news (a fetch that returns nothing, a heartbeat, a vote), and combine repeated ones: ten
 records that pass one after the other become "0..9".
 """
 
@@ -81,7 +81,7 @@ MEANINGS = {
 
 
 class Violation(Protocol):
-    """What `tell` needs to know of a violation."""
+    """The fields of a violation that `tell` reads."""
 
     invariant: str
     text: str
@@ -128,7 +128,7 @@ def tell(
 
 
 def recount(trace: Trace, partition: str = "", *, events_max: int = EVENTS) -> str:
-    """The middle part of such a page, for callers with another head and end: what happened, the nodes in trouble, the logs."""
+    """The middle part of the page of `tell`, for callers with another head and end: events, nodes in trouble, logs."""
     kept = trace.events()
     picture = Picture.after(kept)
     parts = [
@@ -178,7 +178,7 @@ def _matters(event: Event, partition: str) -> bool:
 
 
 def _adjacent(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """Groups events that continue where the one before ended. The order stays."""
+    """Group each event with the one before it if it continues where that one ended. The order stays."""
     group: list[Event] = []
     for event in events:
         if group and not _goes_on(group[-1], event):
@@ -325,7 +325,7 @@ def _shape(picture: Picture, partition: str) -> str:
 
 
 def _told(events: Iterable[Event], picture: Picture, several: bool) -> list[Told]:
-    """Sentences for events. Frequent events are gathered until an event of another kind comes."""
+    """The sentences for these events. Frequent events are gathered until an event of another kind follows."""
     sentences, out, gathering = Sentences(picture, several, brief=True), [], Gathering(several)
     for event in events:
         if gathering.takes(event, picture):

@@ -2,8 +2,8 @@
 
 Time runs from left to right, and each replica has a lane. In the lane its log grows upwards, offset by offset, in the colour of
 the leader epoch in which the records were written. So a truncation is a step down, a fork is another colour at the same height,
-and a crash is a gap. `render` makes the page: it applies the events (picture.py) to the lanes, and fills timeline.html, the page
-without a run.
+and a crash is a gap. `render` creates the page: it applies the events (picture.py) to the lanes, and fills the template
+timeline.html.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.testing.simulation.story.story import MEANINGS, Violation, narra
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
 EVENTS_MAX = 20_000
-"""Most rows of the table; the least interesting events beyond are left out."""
+"""Most rows of the table; if there are more events, the least interesting ones are left out."""
 
 GROUPS = {
     "leaders and ISR": ("leader.became", "follower.became", "metadata.", "isr.", "controller."),
@@ -86,7 +86,7 @@ def _options(options: object) -> str:
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """Puts each part in its place. Placeholders inside a part are not replaced."""
+    """Put each part in its place in the template. Placeholders inside a part are not replaced."""
     return re.sub(r"@@(\w+)@@", lambda place: parts[place[1]], template)
 
 
@@ -135,14 +135,14 @@ class Lane:
 
     node: int
     areas: list[dict[str, Any]] = field(default_factory=list)
-    """Per epoch: `points` [time, base, end), the last of them empty."""
+    """One area per run of an epoch, with `points` [time, base, end); the last point is empty."""
     leo: list[list[Any]] = field(default_factory=list)
     """[time, offset]; None: the log is not open."""
     hw: list[list[Any]] = field(default_factory=list)
     roles: list[list[Any]] = field(default_factory=list)
-    """[from, to, epoch, leader]: it led (then the leader is itself) or followed."""
+    """[from, to, epoch, leader] of each time in which the replica led (then `leader` is the replica itself) or followed."""
     isr: list[list[Any]] = field(default_factory=list)
-    """[from, to]."""
+    """[from, to] of each time in which the replica was in the ISR."""
     cuts: list[list[Any]] = field(default_factory=list)
     """[time, to, was]: truncations."""
     _open: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class Lane:
         self.plays(time, None, UNKNOWN)
 
     def plays(self, time: float, epoch: int | None, leader: int) -> None:
-        """It has another role from now on; None: none."""
+        """The replica has another role from now on, in this epoch; None: it has no role."""
         _until(self.roles, time)
         if epoch is not None:
             self.roles.append([_t(time), None, epoch, leader])
@@ -212,9 +212,9 @@ class _Film:
         self.sentences = Sentences(self.picture)
         self.lanes: defaultdict[str, dict[int, Lane]] = defaultdict(dict)
         self.elections: defaultdict[str, list[list[Any]]] = defaultdict(list)
-        """[time, node, epoch]."""
+        """Partition -> [time, node, epoch] of each election."""
         self.controllers: list[list[Any]] = []
-        """[from, to, node, epoch]."""
+        """[from, to, node, epoch] of each active controller."""
         self.spans: list[dict[str, Any]] = []
         """Times of trouble: {kind, nodes, from, to, text}."""
         self._open: dict[object, dict[str, Any]] = {}
@@ -331,7 +331,7 @@ def _group(kind: str, level: object) -> int:
 
 
 def _table(rows: list[list[Any]], names: Sequence[str]) -> list[list[Any]]:
-    """[time, kind, group, node, index of the partition or -1, sentence]."""
+    """The rows of the table: [time, kind, group, node, index of the partition or -1, sentence]."""
     if len(rows) > EVENTS_MAX:
         often = ("log.appended", "hw.advanced", "produce.", "client.", "raft.", "fetch.")
         spare = len(rows) - EVENTS_MAX

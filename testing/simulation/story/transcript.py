@@ -8,9 +8,9 @@
     1 -> 3         Fetch response: orders-0 10@e0, HW 10
     3              copies 10 (epoch 0)
 
-A message stands where its sender writes it; a cut link or a hold may still keep it from its receiver. Left out are messages that
-make no step of the protocol: heartbeats, metadata requests, fetches that name no partition, brokers' fetches of metadata, and a
-fetch that is repeated in the same part. The start of the cluster is told without messages.
+A message appears at the place at which its sender writes it; a cut link or a hold may still delay or prevent its delivery. Left
+out are messages that are no step of the protocol: heartbeats, metadata requests, fetches that name no partition, brokers' fetches
+of metadata, and a fetch that is repeated in the same part. The start of the cluster is shown without messages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REDUNDANT = frozenset(
         "scenario.begins",
     }
 )
-"""Events that repeat what a message beside them says, or that change no state of the protocol."""
+"""Kinds of events that repeat the content of a message beside them, or that change no state of the protocol."""
 
 _TOPIC_ID = re.compile(r"\b[0-9a-f]{32}\b")
 _NUMBER = re.compile(r"\d+")
@@ -73,8 +73,8 @@ def _is_metadata_fetch(message: Message) -> bool:
 
 
 def transcript(trace: Trace, title: str) -> str:
-    """The text of a run whose trace is complete and was recorded with a `Recorder`. Each heading is one of the story's; a part
-    ends with the logs if they changed."""
+    """The text of a run whose trace is complete and was recorded with a `Recorder`. It has the headings of the story, and draws
+    the logs at the end of each part in which they have changed."""
     events = trace.events()
     names = {event.fields["topic_id"]: event.fields["name"] for event in events if event.kind == "metadata.topic"}
     names["0" * 31 + "1"] = "__cluster_metadata"
@@ -97,7 +97,7 @@ class _Writer:
         self._part: list[str] = []
         """Lines since the last heading."""
         self._seen: set[str] = set()
-        """Fetches of this part."""
+        """The fetches that are already in this part."""
         self._drawn = ""
 
     def lines(self, event: Event) -> Iterator[str]:
@@ -144,8 +144,8 @@ class _Writer:
 
 
 def _rounds(lines: list[str]) -> Iterator[str]:
-    """Leaves out rounds in which a client writes one more batch and everything happens as in the round before: the first two and
-    the last remain."""
+    """Leave out rounds in which a client writes one more batch and all else is as in the round before. The first two and the last
+    remain."""
     rounds: list[list[str]] = [[]]
     for line in lines:
         if line.startswith("client ->") and " Produce request: " in line:
@@ -176,7 +176,7 @@ def _short(node: int) -> str:
 
 
 def _apart(event: Event, sentences: Sentences) -> tuple[str, str]:
-    """The node, and the sentence of what it does without the node."""
+    """The node of an event, and the sentence about the event without the name of the node."""
     if event.kind == "hw.advanced":
         of = f" of {event.partition}" if sentences.several else ""
         return _short(event.node), f"HW{of} is {event.fields['hw']}"
