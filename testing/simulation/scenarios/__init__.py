@@ -1,9 +1,9 @@
-"""Directed stories, each from the history of a real bug, by their numbers: S01, S02, ...
+"""Directed stories, most of them after a real bug, by their numbers: S01, S02, ...
 
     report = run_scenario("S03", seed=0)
 
-`stage.py` has the verbs of a story, `play.py` says what a seed changes in it, and the other files are the stories. `WAITING`
-lists the stories that need a feature which is not built yet.
+`stage.py` has the verbs of a story, `play.py` plays a story with the changes that a seed selects, and the other files are the
+stories. `WAITING` lists the stories that need a feature which is not built yet.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def run_scenario(
     replay: str = "",
     world: World | None = None,
 ) -> Report:
-    """Play a scenario with the invariants watching. `play.py` says what the seed means, and `run_seed` explains the other
-    arguments; `world` replaces the one that the seed makes. Raises `UsageError` for an unknown number."""
+    """Play a scenario while the invariants are checked. `play.py` explains the seed, and `run_seed` the other arguments; `world`
+    replaces the world that is created from the seed. Raises `UsageError` for an unknown number."""
     return _Performance(find(number), int(seed), until_s, replay, world or World(int(seed), full_trace=full_trace)).run()
 
 

@@ -54,7 +54,7 @@ class _Load:
 
 
 async def _restart(stage: Stage, broker: int) -> float:
-    """The broker is killed and started again; returns when it is back in all ISRs."""
+    """Kill the broker, start it again, and wait until it is back in all ISRs."""
     stage.crash(broker)
     await stage.until(lambda: broker not in {stage.leader(i) for i in range(3)}, what="others lead")
     stage.start(broker)
@@ -69,8 +69,8 @@ def _shuts_down(stage: Stage, broker: int) -> bool:
 
 @scenario("S63", "Leaders return, but not during a controlled shutdown", source="KAFKA-4084; rolling restarts in operations")
 async def s63(stage: Stage) -> None:
-    """A broker that has returned gets its leaders back after a while, all together, and clients hardly notice. While another
-    broker hands its leaders over, none is moved."""
+    """A broker that has returned gets its leaderships back after a while, all at once, with a short gap for clients. While
+    another broker hands over its leaderships, none is moved."""
     sessions = {"broker.session.timeout.ms": 20_000}
     await stage.open(
         replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]],

@@ -1,4 +1,4 @@
-"""A member of the classic protocol, by hand, for stories."""
+"""A member of the classic protocol for stories, which call each of its requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClassicMember(Member):
         self.member_id = ""
 
     async def join(self) -> messages.JoinGroupResponse:
-        """Join, with the id that the coordinator gives out. Waits for the end of the rebalance."""
+        """Join, with the id that the coordinator assigns, and wait for the end of the rebalance."""
         protocol = messages.JoinGroupProtocol(PROTOCOL, encode_subscription(self.topics))
         while True:
             request = messages.JoinGroupRequest(
@@ -65,7 +65,7 @@ class ClassicMember(Member):
             await join
 
     async def sync(self, assigned: Mapping[ClassicMember, Sequence[int]]) -> None:
-        """Get the assignment; the leader brings those of all members."""
+        """Send SyncGroup, and keep the assignment of the answer. The leader passes the assignments of all members."""
         assignments = [
             messages.SyncGroupAssignment(member.member_id, encode_assignment({TOPIC: numbers}))
             for member, numbers in assigned.items()

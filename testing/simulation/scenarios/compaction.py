@@ -41,7 +41,7 @@ async def _open(stage: Stage, *, min_insync: int = 2, settings: dict[str, Any] |
 
 
 async def _put(stage: Stage, *rows: Row, acks: int = -1, broker: int | None = None) -> int:
-    """Write each record as a batch of its own; returns the last offset."""
+    """Write each record in a batch of its own; returns the last offset."""
     last = -1
     for key, value in rows:
         record: Any = (key.encode(), None if value is None else value.encode(), [], stage.world.machine.wall_clock_ms())
@@ -78,7 +78,7 @@ def _is_out(stage: Stage, broker: int) -> bool:
 
 
 def _values(stage: Stage, broker: int) -> dict[str, str]:
-    """The last value of each key, as a reader from the beginning finds it on this broker. Without deleted keys."""
+    """The last value of each key that is not deleted, for a reader that reads this broker's log from the beginning."""
     found: dict[str, str] = {}
     for record in iter_records(stage.log_bytes(broker)):
         key = (record.key or b"").decode()
@@ -99,8 +99,9 @@ async def _all_clean(stage: Stage, brokers: tuple[int, ...] = (1, 2, 3)) -> None
 
 @scenario("S47", "A crash in each step of a swap", source="KAFKA-6264; LogLoaderTest")
 async def s47(stage: Stage) -> None:
-    """The cleaner writes a new segment, and puts it in the place of the old ones in a dozen steps. Wherever the process dies, the
-    next one finds the old segments or the new one: every offset is covered once, and the last value of each key is there."""
+    """The cleaner writes a new segment, and puts it in the place of the old ones in a dozen steps. At whichever step the process
+    dies, the next one finds the old segments or the new one: every offset is covered once, and the last value of each key is
+    there."""
     await _open(stage)
     await _put(stage, ("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), *_filling(4))
     await _all_clean(stage)
@@ -188,7 +189,7 @@ async def s57(stage: Stage) -> None:
 
 @scenario("S58", "A log is truncated while it is cleaned", source="LogCleaningAborted; KAFKA-3123")
 async def s58(stage: Stage) -> None:
-    """A cleaning that began before a truncation knows segments that no longer are what they were. Its result is thrown away."""
+    """A cleaning began before a truncation, so the segments that it has read have changed. Its result is dropped."""
     await _open(stage, settings={"log.cleaner.io.max.bytes.per.second": 400})
     await _put(stage, ("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), *_filling(8))
     stage.says("Broker 1 leads and cleans its log, slowly. It appends two records that no follower gets, and is cut off.")
@@ -221,8 +222,8 @@ def _cleans(stage: Stage, broker: int) -> bool:
 
 @scenario("S59", "A deleted key must not come back", source="redpanda-data/redpanda#26795")
 async def s59(stage: Stage) -> None:
-    """A follower is away for longer than tombstones are kept. It has the value; the leader has neither the value nor the
-    tombstone any more. If it fetched on from its log end, it would keep the value for ever, and show it as soon as it leads."""
+    """A follower is down for longer than tombstones are kept. It has the value; the leader no longer has the value or the
+    tombstone. If the follower continued to fetch from its log end, it would keep the value forever, and serve it as a leader."""
     await _open(stage, min_insync=1, delete_retention_ms="100")
     stage.says("The key a has a value on all replicas. Then broker 3 dies.")
     await _put(stage, ("a", "1"), ("b", "1"))
@@ -273,8 +274,8 @@ async def s60(stage: Stage) -> None:
 
 @scenario("S61", "The disk is full while a log is cleaned", source="KAFKA-5413, KAFKA-7322")
 async def s61(stage: Stage) -> None:
-    """A cleaning needs room before it frees room. If there is none, the log stays as it is and the broker goes on; nothing half
-    written is left to take even more room."""
+    """A cleaning needs space on the disk before it frees some. If there is none, the log stays as it is and the broker continues;
+    no partly written file is left, which would take even more space."""
     await _open(stage)
     disk = stage.cluster.machines[2].files
     stage.says("There is no room for another segment on the disk of broker 2.")
@@ -295,8 +296,9 @@ async def s61(stage: Stage) -> None:
 
 @scenario("S62", "A tombstone above the map of the cleaner", source="Kafka's Cleaner: offsets above map.latestOffset")
 async def s62(stage: Stage) -> None:
-    """A follower copies a value before its leader cleans, and the tombstone, whose delete horizon is set, after it. The map of
-    the follower's cleaner ends before both. If the cleaner removed the tombstone for its age, the value would be back."""
+    """A follower copies a value before its leader cleans, and the tombstone, whose delete horizon is set, afterwards. The map of
+    the follower's cleaner ends before both. If that cleaner removed the tombstone for its age, the value would be visible
+    again."""
     settings = {
         "log.cleaner.dedupe.buffer.size": 1024,
         "replica.lag.time.max.ms": 1000,

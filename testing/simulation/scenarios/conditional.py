@@ -12,11 +12,11 @@ OFFSETS = 60
 
 
 class Race:
-    """Writers that want the same offsets. Each sends the next record where it believes the log ends."""
+    """Writers that compete for the same offsets. Each sends its next record with the offset at which it believes the log ends."""
 
     def __init__(self, stage: Stage) -> None:
         self.winners: dict[int, list[bytes]] = {}
-        """By offset, the values that were acknowledged there."""
+        """Offset -> the values that were acknowledged there."""
         self.rejected: set[bytes] = set()
         """Values that the leader rejected, so that they are not in the log."""
         self.reached = 0
@@ -59,7 +59,7 @@ class Race:
 @scenario("S95", "Five writers race for each offset through fail-overs", source="event stores, locks: expected version")
 async def s95(stage: Stage) -> None:
     """Each writer appends only if it gets the offset that it expects. Leaders die, responses are lost, and the writers retry.
-    Each offset has exactly one winner, a writer never conflicts with its own record, and a rejected record is nowhere."""
+    Each offset has exactly one winner, a writer never conflicts with its own record, and a rejected record is in no log."""
     await stage.open(replicas=[1, 2, 3])
     race = Race(stage)
     for offset, leader in ((15, 1), (30, 2)):

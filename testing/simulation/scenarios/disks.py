@@ -17,15 +17,15 @@ def _disk(stage: Stage, broker: int) -> SimFiles:
 
 
 async def _return(stage: Stage, broker: int) -> None:
-    """Start the broker, and wait until it is back in the ISR with what it lacked."""
+    """Start the broker, and wait until it is back in the ISR with all records."""
     stage.start(broker)
     await stage.until(lambda: stage.isr() == {1, 2, 3} and stage.end(broker) == stage.end(1), what=f"broker {broker} is back")
 
 
 @scenario("S41", "A torn tail", source="LogLoaderTest; every system that writes")
 async def s41(stage: Stage) -> None:
-    """After a power cut the last batch is there in part, or as zeros, or as noise. The whole batches before it count, and
-    nothing else."""
+    """After a power cut the last batch is there in part, or as zeros, or as noise. Recovery keeps exactly the whole batches
+    before it."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(3)
     await stage.until(lambda: stage.end(2) == 3, what="broker 2 has three records")
@@ -95,7 +95,7 @@ async def s42(stage: Stage) -> None:
 
 
 async def _read_all(stage: Stage, broker: int) -> list[tuple[int, bytes]]:
-    """Read as far as the broker serves."""
+    """The records of the broker, from the first one to the last one that it serves."""
     read: list[tuple[int, bytes]] = []
     for _ in range(100):
         try:
@@ -149,7 +149,7 @@ async def s43(stage: Stage) -> None:
 
 @scenario("S44", "Checkpoints after a crash", source="KAFKA-16541, KAFKA-10101")
 async def s44(stage: Stage) -> None:
-    """The checkpoint files are empty, half written, old, or ahead of the log. The log itself is what counts."""
+    """The checkpoint files are empty, half written, old, or ahead of the log. The broker relies on the log itself."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(12)
     await stage.until(lambda: stage.hw(2) == 12, what="broker 2 knows HW 12")
@@ -210,8 +210,8 @@ async def s45(stage: Stage) -> None:
 
 @scenario("S46", "fsync fails once, and then succeeds", source="PostgreSQL's fsyncgate")
 async def s46(stage: Stage) -> None:
-    """After a failed fsync the kernel may have dropped the pages; that the next fsync succeeds means nothing. So the first
-    failure is final for this directory, on a broker as on a controller."""
+    """After a failed fsync the kernel may have dropped the pages, even if the next fsync succeeds. So the first failure is final
+    for this directory, on a broker as on a controller."""
     await stage.open(replicas=[1, 2, 3], controllers=3, flush_messages="1")
     await stage.append(3)
     stage.says("On the leader's disk one fsync of the log fails, once.")

@@ -1,4 +1,4 @@
-"""Eligible leader replicas (KIP-966): S25 and S26, and what a kill, a raised min ISR and a lost disk do to them (S64 to S66).
+"""Eligible leader replicas (KIP-966): S25 and S26, and with kills, a raised min ISR and a lost disk: S64 to S67.
 
 A replica that left the ISR when it had become smaller than the min ISR still has every committed record, and may lead if the ISR
 is empty. A replica whose machine has lost power may not, before it has caught up."""
@@ -45,7 +45,7 @@ async def _stand_alone(stage: Stage) -> None:
 
 @scenario("S25", "Last replica standing", source="KIP-966, motivation; Vanlightly's TLA+ models of it")
 async def s25(stage: Stage) -> None:
-    """The last member of the ISR loses power, and with it records that the others still have. It returns first."""
+    """The last member of the ISR loses power, and loses records that the other replicas still have. It returns first."""
     await _stand_alone(stage)
     produce = stage.start_produce(1, b"never", timeout_ms=1000)
     await stage.until(produce.done, what="a write to broker 1 is answered")
@@ -118,7 +118,7 @@ async def s64(stage: Stage) -> None:
 
 @scenario("S65", "The min ISR is raised, lowered and raised while there is an ELR", source="KAFKA-16540, PR 17952")
 async def s65(stage: Stage) -> None:
-    """Under a lower min ISR the leader commits records without the ELR. Then the ELR must not come back with the higher one."""
+    """Under a lower min ISR the leader commits records that the ELR lacks. So the ELR must not return with the higher min ISR."""
     await _stand_alone(stage)
 
     async def set_value(value: int) -> None:
@@ -153,7 +153,7 @@ async def s65(stage: Stage) -> None:
 
 @scenario("S67", "A leader that does not know of the raised min ISR", source="own: AlterPartition overtakes the metadata log")
 async def s67(stage: Stage) -> None:
-    """The controller counts with the new min ISR and makes the removed member eligible, while the leader counts with the old."""
+    """The controller applies the new min ISR and makes the removed member eligible, while the leader still uses the old one."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1, settings={"replica.lag.time.max.ms": 1000})
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="both know HW 5")
@@ -188,8 +188,8 @@ async def s67(stage: Stage) -> None:
 
 @scenario("S66", "An eligible replica comes back with an empty disk", source="KIP-966; KAFKA-18106")
 async def s66(stage: Stage) -> None:
-    """The disk of an eligible replica was replaced, and its process died once more before it could report that. Its boot id is
-    the same as before, so it does not show the loss."""
+    """The disk of an eligible replica was replaced, and its process died once more before it could report that. The boot id is
+    the same as before, so it does not reveal the loss."""
     await _stand_alone(stage)
     stage.wipe(2)
     stage.start(2)

@@ -11,13 +11,13 @@ from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 HOUR_MS = 3_600_000
 SESSION_MS = 40_000
-"""In S90: so long that a wait for the end of a session shows."""
+"""The session in S90: so long that a wait for its end shows."""
 
 
 @scenario("S54", "Clocks jump", source="every fleet of machines")
 async def s54(stage: Stage) -> None:
-    """Wall clocks are for timestamps. Sessions, lag and waits use the monotonic clock, and no record is deleted because one
-    record has a timestamp of tomorrow."""
+    """Wall clocks are for timestamps only. Sessions, lag and waits use the monotonic clock, and a record with a timestamp of
+    tomorrow must not cause the deletion of others."""
     await stage.open(
         replicas=[1, 2, 3],
         controllers=3,
@@ -54,8 +54,8 @@ async def s54(stage: Stage) -> None:
 
 @scenario("S55", "Grey failures", source="Huang et al., HotOS'17")
 async def s55(stage: Stage) -> None:
-    """Nodes that are not dead, only bad: a slow disk, a lossy link, a one-way link. The others continue, and the ISR does not
-    flap."""
+    """Nodes that are impaired but not dead: a slow disk, a lossy link, a one-way link. The other nodes continue, and the ISR does
+    not flap."""
     lag_ms = 2000
     await stage.open(replicas=[1, 2, 3], controllers=3, settings={"replica.lag.time.max.ms": lag_ms})
     changes: list[float] = []
@@ -130,7 +130,7 @@ async def s55(stage: Stage) -> None:
 
 @scenario("S56", "A rolling restart under load", source="every upgrade")
 async def s56(stage: Stage) -> None:
-    """Each node is stopped in order and started again while a client writes. The client must not notice."""
+    """Each node is stopped in order and started again while a client writes. No write of the client may fail."""
     await stage.open(replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]], controllers=3)
     failed: list[str] = []
     sent = [0]
@@ -172,8 +172,8 @@ async def s56(stage: Stage) -> None:
 
 @scenario("S90", "A broker restarts while the controllers change", source="KIP-631, FailoverTest")
 async def s90(stage: Stage) -> None:
-    """The new active controller grants a session to a broker that it has never heard. If that broker is dead, its next process
-    must not wait for the end of this session."""
+    """The new active controller grants a session to a broker from which it has received no heartbeat. If that broker is dead, its
+    next process must not have to wait for the end of this session."""
     await stage.open(controllers=3, controller_settings={"broker.session.timeout.ms": SESSION_MS})
     await stage.append(3)
     before = stage.cluster.image().brokers[3].broker_epoch

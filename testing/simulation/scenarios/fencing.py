@@ -58,7 +58,7 @@ class Writer:
 
 
 def compare(stage: Stage, old: Writer, new: Writer) -> None:
-    """What the log of the leader holds, compared with what the two writers were told."""
+    """Compare the leader's log with the answers that the two writers got."""
     stage.says("The log is compared with what the writers were told.")
     held = stage.values(stage.leader())
     first = min(new.acked)
@@ -70,8 +70,8 @@ def compare(stage: Stage, old: Writer, new: Writer) -> None:
 
 @scenario("S112", "A writer that was paused comes back after its successor", source="M. Kleppmann: How to do distributed locking")
 async def s112(stage: Stage) -> None:
-    """A holder of a lock is paused for too long, and its successor writes. What the old holder had in its sockets arrives at the
-    leader, and later it writes to the next leader; nothing of that may be appended."""
+    """A holder of a lock is paused for too long, and its successor writes. Then the records in the old holder's sockets arrive at
+    the leader, and later the old holder writes to the next leader. None of these records may be appended."""
     await stage.open(replicas=[1, 2, 3])
     old = Writer(stage, "old", OLD)
     await old.has_written(5)
@@ -103,8 +103,8 @@ async def s112(stage: Stage) -> None:
 
 @scenario("S113", "The leader dies while a writer raises the fencing token", source="fail-over during a take-over")
 async def s113(stage: Stage) -> None:
-    """The fence may be on no follower, on one, or on all, and so may the record after it. Both writers go on meanwhile. After the
-    first record of the new writer, the old one writes nothing more."""
+    """The fence may be on no follower, on one, or on all, and so may the record after it. Both writers continue meanwhile. After
+    the first record of the new writer, no record of the old one is appended."""
     await stage.open(replicas=[1, 2, 3], segment_bytes="1024")
     old = Writer(stage, "old", OLD)
     await old.has_written(3)
@@ -127,8 +127,8 @@ async def s113(stage: Stage) -> None:
 
 @scenario("S114", "A follower begins after the deleted fence, and leads", source="KAFKA-7190, for fencing tokens")
 async def s114(stage: Stage) -> None:
-    """All records up to the newest are deleted, and with them the fence. A follower with an empty disk begins there. It learns
-    the token from its leader, keeps it over a kill and a power cut, and leads."""
+    """All records before the newest one are deleted, and with them the fence. A follower with an empty disk begins there. It gets
+    the token from its leader, keeps it through a kill and a power cut, and leads."""
     await stage.open(replicas=[1, 2, 3], segment_bytes="1024")
     old = Writer(stage, "old", OLD)
     await old.has_written(3)

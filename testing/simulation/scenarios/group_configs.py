@@ -14,13 +14,13 @@ BOUNDS = {
     "group.consumer.max.session.timeout.ms": 10_000,
 }
 _PATIENCE = {"request_timeout_ms": 20_000}
-"""A member that waits for a response has no other reason to stop reading than the end of its session."""
+"""Options of members: with this time-out, a member that waits for a response stops reading only at the end of its session."""
 
 
 @scenario("S135", "A session is shortened, and a member does not hear of it", source="KIP-848")
 async def s135(stage: Stage) -> None:
-    """The responses that tell a member of a shorter session are lost. It reads its partition for the rest of the longer one, so
-    no other member may have it before."""
+    """The responses with a shorter session are lost. So the member reads its partition for the rest of the longer session, and no
+    other member may get the partition before its end."""
     group = await open_group(stage, of_groups=BOUNDS)
     first, second = await _share(stage, group)
     stage.says("The session becomes shorter. The coordinator gets a heartbeat of the first member, and its response is lost.")
@@ -46,7 +46,7 @@ async def s135(stage: Stage) -> None:
 
 @scenario("S136", "A session is shortened while the coordinator moves", source="KIP-848")
 async def s136(stage: Stage) -> None:
-    """A member relies on the session that the coordinator before has told it, and does not find the new one."""
+    """A member relies on the session in the answers of the previous coordinator, and cannot reach the new coordinator."""
     group = await open_group(stage, of_groups=BOUNDS)
     first, second = await _share(stage, group)
     await group.all_in_sync()
@@ -68,7 +68,7 @@ async def s136(stage: Stage) -> None:
 
 
 async def _share(stage: Stage, group: Group) -> tuple[Program, Program]:
-    """Two programs that own a partition each, and know of the long session."""
+    """Start two programs. Each owns a partition, and has received the long session."""
     await group.configure(session_timeout_ms=LONG_MS)
     first, second = group.program("first", **_PATIENCE), group.program("second", **_PATIENCE)
     await _both_own(stage, first, second)
@@ -81,15 +81,15 @@ async def _both_own(stage: Stage, first: Program, second: Program) -> None:
 
 
 async def _is_succeeded(stage: Stage, first: Program, second: Program) -> None:
-    """The second program gets the partition of the first one, after the first one has stopped to read it."""
+    """The second program gets the partition of the first one, after the first one has stopped reading it."""
     await second.owns(0, 1)
     stage.must(first.state == "suspended", "the first member has stopped to read before the second one has its partition")
 
 
 @scenario("S137", "A configuration counts from the next heartbeat on", source="KIP-848; scheduleConsumerGroupSessionTimeout")
 async def s137(stage: Stage) -> None:
-    """A longer session does not help a member that is late already. After the configuration is removed, the broker's session
-    counts. A broker whose file has narrower bounds acts on the nearest value."""
+    """A longer session does not help a member that is already late. After the configuration is removed, the broker's session
+    applies. A broker whose file has narrower bounds applies the nearest value within them."""
     narrow = {2: {"group.consumer.max.session.timeout.ms": 3000}}
     group = await open_group(stage, of_groups=BOUNDS, of_brokers=narrow, coordinators=(1, 2))
     late = group.member("late")

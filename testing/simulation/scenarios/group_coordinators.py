@@ -17,7 +17,7 @@ SESSION_S = SETTINGS["group.consumer.session.timeout.ms"] / 1000
 
 
 class HeldLoads:
-    """Keeps back the slices of all loads, as if the logs were long, until `release`."""
+    """Holds the slices of all loads until `release`, as if the logs were long."""
 
     def __init__(self, stage: Stage) -> None:
         self._held: list[tuple[Any, LoadTurns, Callable[[], None]]] = []
@@ -42,8 +42,9 @@ class HeldLoads:
 
 @scenario("S52", "A coordinator dies after it has acknowledged commits", source="KAFKA-16030; KIP-848")
 async def s52(stage: Stage) -> None:
-    """Every acknowledged commit is there after the load, and before its end the new coordinator answers nothing. A member that
-    died with the old one is removed one session after the load, because the log does not say when it was heard last."""
+    """Every acknowledged commit is there after the load; until its end the new coordinator answers with
+    COORDINATOR_LOAD_IN_PROGRESS. A member that died with the old coordinator is removed one session after the load, because the
+    log does not contain the time of its last heartbeat."""
     group = await open_group(stage)
     first, second = group.member("first"), group.member("second")
     await group.settled(first, second)
@@ -79,8 +80,8 @@ async def s52(stage: Stage) -> None:
 
 @scenario("S53", "A commit is appended by a coordinator that is replaced", source="KIP-848; two coordinators")
 async def s53(stage: Stage) -> None:
-    """The old coordinator does not know that it is replaced. It appends a commit, and can neither acknowledge nor serve it: the
-    next coordinator may not know it. (A coordinator that answers from its memory serves phantom commits.)"""
+    """The old coordinator does not know that it was replaced. It appends a commit, and can neither acknowledge nor serve it: the
+    next coordinator may not have it. (A coordinator that answers from its memory serves phantom commits.)"""
     group = await open_group(stage, settings={"offsets.commit.timeout.ms": 8000})
     first = group.member("first")
     await group.settled(first)
@@ -110,7 +111,7 @@ async def s53(stage: Stage) -> None:
 @scenario("S96", "A group changes its protocol while it has members", source="KIP-848, online migration; KIP-814")
 async def s96(stage: Stage) -> None:
     """A member of the newer protocol joins a classic group: the group becomes one of the newer protocol, and the classic members
-    keep their partitions until they have given them up. It leaves, and the group is a classic one again."""
+    keep their partitions until they have given them up. Then this member leaves, and the group is a classic one again."""
     group = await open_group(stage)
     elder, static, newer = ClassicMember(group, "elder"), ClassicMember(group, "static", instance_id="i"), group.member("newer")
     await elder.join()
@@ -142,8 +143,8 @@ async def s96(stage: Stage) -> None:
 
 @scenario("S97", "A change of leadership overtakes a load", source="KAFKA-16030")
 async def s97(stage: Stage) -> None:
-    """A broker loads groups, and loses them before it has them. What it has loaded counts for nothing, also when it coordinates
-    again: another coordinator has written since."""
+    """A broker loads groups, and loses the leadership before the load has ended. It must drop the part that it has loaded, also
+    when it coordinates again, because another coordinator has written since."""
     group = await open_group(stage)
     first = group.member("first")
     await group.settled(first)
@@ -171,8 +172,8 @@ async def s97(stage: Stage) -> None:
 
 @scenario("S99", "A coordinator moves in the middle of a rebalance", source="KAFKA-16147")
 async def s99(stage: Stage) -> None:
-    """A partition goes to another member only when its owner has given it up. The next coordinator knows who has not, from the
-    records."""
+    """A partition is assigned to another member only when its owner has given it up. The next coordinator finds the owners that
+    have not done so in the records."""
     group = await open_group(stage)
     first, second = group.member("first"), group.member("second")
     await group.settled(first)
@@ -198,8 +199,8 @@ async def s99(stage: Stage) -> None:
 
 @scenario("S100", "A classic group loses its coordinator in the middle of a rebalance", source="KAFKA-9752, KIP-848")
 async def s100(stage: Stage) -> None:
-    """A rebalance of the classic protocol is in the coordinator's memory only. Its end is unknown to the next coordinator, so the
-    generation that it was to begin counts for nothing, and a member of the one before cannot commit in the one after."""
+    """A rebalance of the classic protocol is in the coordinator's memory only. The next coordinator does not have it, so the
+    generation that it was to begin does not exist, and a member of an older generation cannot commit in a later one."""
     group = await open_group(stage)
     first, second = ClassicMember(group, "first"), ClassicMember(group, "second")
     await first.join()
@@ -232,8 +233,8 @@ async def s100(stage: Stage) -> None:
 
 @scenario("S111", "A coordinator has too few replicas", source="KIP-848; min.insync.replicas")
 async def s111(stage: Stage) -> None:
-    """Nothing is acknowledged that only the coordinator has. A commit times out, and later ones are refused before they are
-    appended. A consumer returns no more records, keeps its partitions, and goes on when the coordinator answers again."""
+    """A commit that only the coordinator has is not acknowledged: it times out, and later ones are refused before they are
+    appended. A consumer returns no more records, keeps its partitions, and continues when the coordinator answers again."""
     group = await open_group(stage, settings={"offsets.commit.timeout.ms": 500, "replica.lag.time.max.ms": 2000})
     first = group.member("first")
     program = group.program("program")

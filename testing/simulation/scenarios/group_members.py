@@ -1,4 +1,4 @@
-"""Members of consumer groups, and what they commit: S98, and S101 to S110."""
+"""Members of consumer groups, and their commits: S98, and S101 to S110."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NONE, STALE = ErrorCode.NONE, ErrorCode.STALE_MEMBER_EPOCH
 
 @scenario("S98", "A program is slow", source="KAFKA-9823; FastStream#1414; max.poll.interval.ms")
 async def s98(stage: Stage) -> None:
-    """A revocation does not wait for ever: not for a callback, and not for the program to finish its records. A program that asks
-    for no records for too long leaves the group, and is back with its next call."""
+    """A revocation does not wait without a limit: neither for a callback, nor for the program to finish its records. If a program
+    does not ask for records for too long, its consumer leaves the group, and joins again at the next call."""
     group = await open_group(stage)
     slow = group.program("slow", callback_s={"on_revoked": 60.0}, rebalance_timeout_ms=1500, max_poll_interval_ms=4000)
     await slow.owns(0, 1)
@@ -45,8 +45,8 @@ async def s98(stage: Stage) -> None:
 
 @scenario("S101", "A zombie member commits", source="KIP-848, KIP-345; generation 3 commits in generation 4")
 async def s101(stage: Stage) -> None:
-    """A member is silent for longer than its session, and another one gets its partitions. What the first one commits then would
-    send the other one back."""
+    """A member is silent for longer than its session, and another one gets its partitions. If a later commit of the first member
+    were accepted, the offset of the other one would go back."""
     group = await open_group(stage)
     first, second = group.member("first"), group.member("second")
     await group.settled(first)
@@ -81,8 +81,9 @@ async def s101(stage: Stage) -> None:
 
 @scenario("S102", "A member loses responses, is fenced, and joins again", source="KAFKA-19233")
 async def s102(stage: Stage) -> None:
-    """A member whose response was lost sends its previous epoch again. That counts if it owns nothing that it may not own; else
-    it is fenced, and joins with epoch 0. While it does, it counts as the owner of its partitions: no other member gets them."""
+    """A member whose response was lost sends its previous epoch again. This is accepted if it owns no partition that it may not
+    own; otherwise it is fenced, and joins with epoch 0. Meanwhile it counts as the owner of its partitions: no other member gets
+    them."""
     group = await open_group(stage)
     first, second = group.member("first"), group.member("second")
     await group.settled(first)
@@ -109,8 +110,8 @@ async def s102(stage: Stage) -> None:
 
 @scenario("S103", "A commit overtakes a rebalance", source="KAFKA-9823, KIP-1251")
 async def s103(stage: Stage) -> None:
-    """A commit is on its way while the member's epoch changes. It counts for a partition that the member owned in that epoch and
-    still owns, and not for one that it has given up."""
+    """A commit is in flight while the member's epoch changes. It is accepted for a partition that the member owned in that epoch
+    and still owns, and not for one that it has given up."""
     group = await open_group(stage)
     first, second = group.member("first"), group.member("second")
     await group.settled(first)
@@ -135,7 +136,7 @@ async def s103(stage: Stage) -> None:
 @scenario("S104", "A commit is late on a connection that was given up", source="docs/bugs.md; Apache Kafka accepts it")
 async def s104(stage: Stage) -> None:
     """A commit is not answered in time. The member gives up the connection, and commits on a new one. Then the first commit
-    arrives. It names the present epoch, and an offset below the one that was acknowledged."""
+    arrives. It has the present epoch, and an offset below the one that was acknowledged."""
     group = await open_group(stage)
     first = group.member("first")
     await group.settled(first)
@@ -186,9 +187,10 @@ async def s105(stage: Stage) -> None:
 
 @scenario("S106", "The log of a coordinator is compacted", source="KAFKA-17306, KAFKA-20442")
 async def s106(stage: Stage) -> None:
-    """Members come and go, offsets are committed again and again, a group is deleted, and the cleaner removes what is superseded:
-    tombstones without what they delete, and records without those before them. A coordinator that loads such a log has the groups
-    that the one before had, and nothing of a deleted one. The assignment epoch of an empty group is its group epoch."""
+    """Members join and leave, offsets are committed again and again, a group is deleted, and the cleaner removes superseded
+    records: the log has tombstones without the records that they delete, and records without those before them. A coordinator
+    that loads such a log has the groups of the previous one, and nothing of a deleted one. The assignment epoch of an empty group
+    is its group epoch."""
     cleaner = {"log.cleaner.backoff.ms": 50, "log.cleaner.min.cleanable.ratio": 0.0, "log.cleaner.delete.retention.ms": 0}
     group = await open_group(stage, settings=cleaner, segment_bytes="1000")
     short = Group(stage, "short")
@@ -229,8 +231,9 @@ async def _append(stage: Stage, partitions: int, count: int) -> None:
 
 @scenario("S107", "A member is paused for longer than its session", source="aiokafka#847; FastStream#1414")
 async def s107(stage: Stage) -> None:
-    """The partitions of the paused member go to another member. When it continues, it has records of them in its buffer, and does
-    not know of the loss. It returns none of these records: it joins again, and reads what it gets then."""
+    """The partitions of the paused member are assigned to another one. When the paused member continues, it has records of them
+    in its buffer, and does not know of the loss. It returns none of these records: it joins again, and reads its new
+    partitions."""
     group = await open_group(stage)
     paused = group.program("paused", max_poll_records=1, fetch_max_wait_ms=5000)
     await paused.owns(0, 1)
@@ -298,8 +301,8 @@ async def s108(stage: Stage) -> None:
 
 @scenario("S109", "A topic is assigned before the client knows it", source="franz-go 1.21.6")
 async def s109(stage: Stage) -> None:
-    """The coordinator looks topics up by itself. So a member with a pattern may be assigned partitions of a topic that its own
-    metadata does not have yet. It reads them from the beginning as soon as it knows their names."""
+    """The coordinator resolves patterns itself. So a member with a pattern may be assigned partitions of a topic that its own
+    metadata does not have yet. It reads them from the beginning as soon as its metadata has their names."""
     group = await open_group(stage)
     program = group.program("program", pattern="orders|late")
     await program.owns(0, 1)
@@ -339,8 +342,8 @@ async def _recreate(stage: Stage, topic: str) -> None:
 
 @scenario("S110", "Offsets expire, and their topic is recreated", source="KAFKA-13636, KIP-516")
 async def s110(stage: Stage) -> None:
-    """An offset that was stored for a short time is gone, on each coordinator that follows. One of a topic that is deleted and
-    recreated is gone with the topic, and the group begins the new one at its beginning."""
+    """An offset that was stored with a short retention expires, and is gone on each later coordinator, too. An offset of a topic
+    that is deleted and recreated is gone with the topic, and the group reads the new topic from its beginning."""
     group = await open_group(stage, settings={"offsets.retention.check.interval.ms": 300})
     keeper = Group(stage, "keeper")
     for offset, retention_ms in ((3, -1), (4, 500)):

@@ -1,4 +1,4 @@
-"""The verbs of a story about a consumer group: its coordinator, and members that do nothing by themselves.
+"""The verbs of a story about a consumer group: its coordinator, and members that act only when the story calls them.
 
     group = await open_group(stage, partitions=2)
     first = group.member("first")
@@ -56,7 +56,7 @@ async def open_group(
 ) -> Group:
     """Start a cluster with a topic, and with one partition of `__consumer_offsets` on these brokers; the first one coordinates.
     `configs` are those of the internal topic. `of_groups`: keys of brokers and controllers about groups' configurations;
-    `of_brokers`: what the files of single brokers have instead."""
+    `of_brokers`: broker id -> keys in its file that replace them."""
     await stage.open(
         topic=TOPIC,
         replicas=[[1, 2, 3]] * partitions,
@@ -71,7 +71,7 @@ async def open_group(
 
 
 class Group:
-    """The group `g`, and what the story knows of its coordinator."""
+    """A consumer group, by default `g`, and the state of its coordinator."""
 
     def __init__(self, stage: Stage, name: str = "g") -> None:
         self.stage = stage
@@ -111,7 +111,7 @@ class Group:
         return found.log
 
     def isr(self) -> list[int]:
-        """The ISR, as the coordinator knows it."""
+        """The ISR that the coordinator knows."""
         found = self.stage.cluster.partition(self.coordinator, OFFSETS_TOPIC)
         return [] if found is None or found.leader_state is None else sorted(found.leader_state.isr.isr)
 
@@ -122,7 +122,7 @@ class Group:
         await self.stage.until(lambda: len(self.registration().isr) == 3, what="all replicas are in the ISR")
 
     async def ask(self, api_key: int, body: Any, broker: int | None = None) -> Any:
-        """A request of an administrator."""
+        """Send a request as an administrator, by default to the coordinator."""
         return await self.stage.ask(self.coordinator if broker is None else broker, api_key, body)
 
     async def describe(self) -> messages.DescribedConsumerGroup:
@@ -131,13 +131,14 @@ class Group:
         return described
 
     async def committed(self, *partitions: int, broker: int | None = None) -> list[int]:
-        """The committed offsets, as an administrator sees them; -1: there is none. Raises the error of the answer."""
+        """The committed offsets, requested as an administrator; -1: there is none. Raises the error of the answer."""
         wanted = [messages.GroupTopicPartitions(self.topic_id, list(partitions))]
         request = messages.OffsetFetchRequest([messages.OffsetFetchGroup(self.name, topics=wanted)])
         return _offsets(await self.ask(apis.OFFSET_FETCH, request, broker))
 
     async def configure(self, **values: int | None) -> None:
-        """Set keys of the group's own (`session_timeout_ms=2000`), or remove them, on all brokers that run."""
+        """Set keys of the group's configuration (`session_timeout_ms=2000`), or remove them, and wait until all running brokers
+        have the change."""
         changes = {f"consumer.{name.replace('_', '.')}": value for name, value in values.items()}
 
         async def alter() -> None:
@@ -160,7 +161,7 @@ class Group:
         return self.stage.cluster.topic_id(TOPIC)
 
     async def settled(self, *members: Member) -> None:
-        """The members send heartbeats, and say that they own what is assigned to them, until each has its share."""
+        """Send heartbeats of the members, in which they own what is assigned to them, until each has its share."""
         count = len(self.stage.cluster.image().topic(TOPIC).partitions)
         while not self._is_shared(members, count):
             for member in members:
@@ -174,12 +175,12 @@ class Group:
         return is_complete and len({member.epoch for member in members}) == 1
 
     def resign(self, broker: int) -> None:
-        """Let the broker ask to be fenced for a moment, so that another one coordinates. Its process goes on."""
+        """Let the broker ask to be fenced for a moment, so that another one coordinates. Its process continues."""
         server = self.stage.cluster.brokers[broker]
         self.stage.cluster.machines[broker].call(server.lifecycle.step_down)
 
     async def resigns(self) -> int:
-        """The coordinator resigns. Returns the next one, when it serves."""
+        """Let the coordinator resign, and wait until the next one serves. Returns the next one."""
         before = self.coordinator
         await self.all_in_sync()
         self.resign(before)
@@ -188,7 +189,7 @@ class Group:
         return self.coordinator
 
     async def remembers(self) -> None:
-        """I40: the memory of the coordinator is what its log says, and all replicas say the same."""
+        """I40: the memory of the coordinator agrees with its log, and with the logs of all replicas."""
 
         def in_step() -> bool:
             ends = {(log.log_end_offset, log.high_watermark) for log in map(self.log, self.registration().replicas)}
@@ -210,7 +211,7 @@ class Group:
 
 
 class Member:
-    """A member of the newer protocol, by hand."""
+    """A member of the newer protocol, which sends a request only when the story calls its verb."""
 
     def __init__(
         self,
@@ -259,7 +260,7 @@ class Member:
     async def beat(
         self, owned: Iterable[int] | None = None, *, epoch: int | None = None, broker: int | None = None, late: bool = False
     ) -> messages.ConsumerGroupHeartbeatResponse:
-        """Send a heartbeat, with all fields if it joins. `owned`: what the member says that it owns; None: nothing new."""
+        """Send a heartbeat, with all fields if it joins. `owned`: the partitions that it reports as its own; None: no change."""
         sent = self.epoch if epoch is None else epoch
         response = await self.ask(apis.CONSUMER_GROUP_HEARTBEAT, self.heartbeat(owned, sent), broker=broker, late=late)
         if response.error_code:
@@ -302,7 +303,7 @@ class Member:
         self.group.stage.must(codes == {number: ErrorCode.NONE}, f"{self.member_id} commits {offset} of partition {number}")
 
     async def committed(self, *partitions: int) -> list[int]:
-        """The committed offsets, asked for as a member."""
+        """The committed offsets, requested as a member."""
         wanted = [messages.GroupTopicPartitions(self.group.topic_id, list(partitions))]
         asked = messages.OffsetFetchGroup(self.group.name, self.member_id, self.epoch, wanted)
         return _offsets(await self.ask(apis.OFFSET_FETCH, messages.OffsetFetchRequest([asked])))
@@ -325,7 +326,7 @@ async def code_of(attempt: Awaitable[Any]) -> ErrorCode:
 
 
 class Program:
-    """A production consumer of the group on a machine of its own. It polls in the background, and notes what it gets."""
+    """A production consumer of the group on a machine of its own. It polls in the background, and notes the records it gets."""
 
     def __init__(
         self,
@@ -336,7 +337,7 @@ class Program:
         callback_s: Mapping[str, float] | None = None,
         **options: Any,
     ) -> None:
-        """`callback_s`: how long callbacks take, by name."""
+        """`callback_s`: name of a callback -> the seconds that it takes."""
         self.group = group
         self._callback_s = callback_s or {}
         self.name = name
@@ -391,11 +392,11 @@ class Program:
 
     @property
     def state(self) -> str:
-        """The state of the membership, as `health()` says it."""
+        """The state of the membership in `health()`."""
         return str(self.client.machine.call(self.consumer.health)["group"]["state"])
 
     def works_on(self) -> None:
-        """It works on the next records that it gets, and asks for no more until `asks_again`."""
+        """Let it work on the next records that it gets, and ask for no more until `asks_again`."""
         self.client.machine.call(self._may_ask.clear)
 
     def asks_again(self) -> None:

@@ -9,8 +9,8 @@ from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 @scenario("S13", "The new leader's HW is behind the true one", source="KIP-207; Vanlightly, section 6.4")
 async def s13(stage: Stage) -> None:
-    """Followers learn of a high watermark one fetch late. So a new leader has committed records without knowing it; until it
-    knows, it must not tell a consumer that records which the consumer has read do not exist."""
+    """Followers receive a high watermark one fetch late. So a new leader has committed records above the high watermark that it
+    knows. Meanwhile it must not answer to a consumer that records which the consumer has read do not exist."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Ten records are committed; the followers have them all, but have not learned that they are committed.")
     await stage.append(7)
@@ -80,8 +80,8 @@ async def s14(stage: Stage) -> None:
 
 @scenario("S15", "The HW moves on a part of the controller's ISR", source="KIP-497, KAFKA-8836")
 async def s15(stage: Stage) -> None:
-    """The controller has added a replica to the ISR, and the leader has not learned it yet. From then on that replica may be
-    elected, so it must have what is acknowledged: the leader counts the replica from the moment of its proposal."""
+    """The controller has added a replica to the ISR, and the leader has not received the response yet. From then on that replica
+    may be elected, so it must have every acknowledged record: the leader counts the replica from the moment of its proposal."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Broker 3 was cut off and has left the ISR; it returns and catches up.")
     stage.cut(3)
@@ -138,7 +138,7 @@ async def s16(stage: Stage) -> None:
 
 @scenario("S17", "An AlterPartition response to a previous leadership", source="PartitionTest testAlterIsrNewLeaderElected")
 async def s17(stage: Stage) -> None:
-    """A response may be older than the leader's metadata. Then the leader ignores it."""
+    """An AlterPartition response may be older than the leader's metadata. Then the leader ignores it."""
     await stage.open(replicas=[2, 1, 3], settings={"replica.lag.time.max.ms": 1500})
     stage.says("Broker 2 dies, so that broker 1 leads; broker 2 comes back.")
     stage.crash(2)
@@ -196,7 +196,7 @@ async def s17(stage: Stage) -> None:
     proposals.release()
     await stage.sleep(0.3)
     is_as_before = stage.isr() == {1, 3} and stage.registration().partition_epoch == before
-    # With other delays, the leader has made other proposals since: to continue alone, and with broker 3 again.
+    # With other delays, the leader has sent other proposals since: to continue alone, and with broker 3 again.
     is_newer = 2 not in stage.isr() and stage.registration().partition_epoch > before
     stage.must(is_as_before or is_newer, "the old proposal is refused")
     starved.release()
@@ -205,7 +205,7 @@ async def s17(stage: Stage) -> None:
 
 @scenario("S18", "The AlterPartition response is lost", source="KAFKA-14144")
 async def s18(stage: Stage) -> None:
-    """The controller has committed the change. The leader, which does not know, sends its request again with an old partition
+    """The controller has committed the change. The leader does not know that, and sends its request again with the old partition
     epoch."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Broker 3 is cut off, returns and catches up. The connection breaks as the controller responds.")
@@ -249,7 +249,8 @@ async def s19(stage: Stage) -> None:
 
 @scenario("S20", "A fenced replica is proposed for the ISR", source="KIP-841, KAFKA-13916")
 async def s20(stage: Stage) -> None:
-    """The leader learns of a fencing later than the controller decides it. The controller has the last word."""
+    """The controller fences a broker, and the leader receives this late. The controller must reject the leader's proposal to add
+    the broker."""
     await stage.open(replicas=[1, 2, 3], settings={"replica.lag.time.max.ms": 1000})
 
     def no_fenced_member() -> bool:
@@ -281,7 +282,8 @@ async def s20(stage: Stage) -> None:
 
 @scenario("S21", "A proposal names a broker that has lost its disk since", source="KIP-903, KAFKA-14617")
 async def s21(stage: Stage) -> None:
-    """Broker 2 had caught up when it was proposed. Now a new process with the same id is there, with an empty disk."""
+    """Broker 2 had caught up when it was proposed. Since then, it was replaced by a new process with the same id and an empty
+    disk."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(5)
     stage.says("Broker 2 leaves and returns; broker 1 proposes to take it in. The proposal is on its way for long.")
@@ -316,7 +318,7 @@ async def s21(stage: Stage) -> None:
 
 @scenario("S22", "The HW moves under min ISR", source="KAFKA-15583, KIP-966")
 async def s22(stage: Stage) -> None:
-    """With fewer in-sync copies than the topic requires no record becomes visible, because it might vanish again."""
+    """With fewer in-sync copies than the topic requires, no record becomes visible, because it could be lost again."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(3)
     await stage.until(lambda: stage.hw(1) == 3, what="HW 3")
@@ -340,8 +342,8 @@ async def s22(stage: Stage) -> None:
 
 @scenario("S23", "The ISR shrinks between the append and the acknowledgement", source="KIP-966")
 async def s23(stage: Stage) -> None:
-    """There were enough replicas when the write was accepted, and too few afterwards. The write may survive or not, and the
-    error must say so."""
+    """There were enough replicas when the write was accepted, and too few afterwards. The write may survive or not, and the error
+    must express that."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Broker 3 is cut off: the ISR is as small as allowed. A write is appended, and broker 2 does not get it.")
     stage.crash(3)
@@ -362,8 +364,8 @@ async def s23(stage: Stage) -> None:
 
 @scenario("S24", "A zombie leader", source="hachikuji/kafka-specification, ReplicaPresumesLeadership")
 async def s24(stage: Stage) -> None:
-    """A broker that led, was paused, and does not know that another broker leads now. And a broker that is not paused, and
-    cannot reach a controller."""
+    """A broker that was the leader was paused, and does not know that another broker leads now. Later a leader that is not paused
+    cannot reach a controller. Neither may acknowledge a write then."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     stage.says("Broker 1 is stopped in the middle of a write. Broker 2 is elected, and writes.")

@@ -1,5 +1,4 @@
-"""Brokers with several data directories: S70 and S71; logs that move between them, and disks that get no
-new ones: S80 to S83."""
+"""Brokers with several log directories: S70 and S71; logs that move between them, and cordoned directories: S80 to S83."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ def _fail_disk(stage: Stage, broker: int, path: str) -> None:
 
 @scenario("S70", "One of a broker's two disks fails", source="KIP-112, KIP-858")
 async def s70(stage: Stage) -> None:
-    """The partitions of the failed disk get other leaders, and leave the ISR here. Those of the other disk keep their leader and
-    its epoch. After a restart with the disk repaired, the broker is back in all ISRs."""
+    """The partitions on the failed disk get other leaders, and the broker leaves their ISRs. The partitions on the other disk
+    keep their leader and its epoch. After a restart with the repaired disk, the broker is back in all ISRs."""
     await _open(stage)
     await stage.until(lambda: all(stage.registration(index).directories for index in range(4)), what="the disks are known")
     epochs = [stage.registration(index).leader_epoch for index in range(4)]
@@ -64,7 +63,7 @@ async def s70(stage: Stage) -> None:
 @scenario("S71", "A disk is not mounted when its broker starts", source="KIP-112, KAFKA-5163")
 async def s71(stage: Stage) -> None:
     """The broker does not create the partitions of the missing disk on its other disk: the new logs would lack records, and when
-    the disk is back, a partition would have two logs."""
+    the disk is back, each of these partitions would have two logs."""
     await _open(stage)
     stage.says("Broker 1 stops. It starts again without its second disk.")
     await stage.stop(1)
@@ -100,7 +99,7 @@ def _dir(stage: Stage, broker: int) -> str:
 
 
 def _is_known(stage: Stage, broker: int) -> bool:
-    """Whether the controller knows the directory of the broker's replica."""
+    """Whether the metadata has the directory of the broker's replica."""
     log_dirs, registered = stage.cluster.brokers[broker].log_dirs, stage.registration().directory_of(broker)
     return log_dirs is not None and stage.has(broker) and log_dirs.of(stage.replica(broker).log).directory_id == registered
 
@@ -113,7 +112,7 @@ def _copied_end(stage: Stage, broker: int) -> int:
 
 
 async def _produce_on(stage: Stage) -> None:
-    """A client that writes all the time, to the present leader; `stage.acked` has what was acknowledged."""
+    """Write to the present leader without end; the acknowledged records are in `stage.acked`."""
     while True:
         stage.sent += 1
         try:
@@ -153,7 +152,7 @@ async def _steps_of_a_move(stage: Stage, broker: int) -> list[tuple[str, str]]:
 
 
 def _leftovers(stage: Stage, broker: int) -> list[str]:
-    """What a move that is not over leaves on the disks."""
+    """The directories on the disks that exist only during a move or a deletion."""
     files = stage.cluster.machines[broker].files
     names = [f"{path}/{name}" for path in ("/d1", "/d2") for name in files.list(path)]
     return [name for name in names if name.endswith(("-future", "-delete"))]
@@ -167,8 +166,8 @@ def _must_have_all_acked(stage: Stage, broker: int) -> None:
 
 @scenario("S80", "A broker dies in each step of a move between its disks", source="KIP-113, KIP-858, KAFKA-16082")
 async def s80(stage: Stage) -> None:
-    """While clients write, broker 1 moves its log to its other disk, and dies at each step of it in turn. The next process finds
-    the old log or the new one, whole, and ends the move. The controller knows where the log is."""
+    """While clients write, broker 1 moves its log to its other disk, and dies at each step of the move in turn. The next process
+    finds the old log or the new one, complete, and ends the move. Then the metadata has the right directory."""
     await stage.open(settings=TWO)
     async with _Load(stage):
         steps = await _steps_of_a_move(stage, 1)
@@ -196,7 +195,7 @@ async def s80(stage: Stage) -> None:
 @scenario("S81", "A disk fails while a log moves to it, and one while a log moves from it", source="KIP-113, KAFKA-16157")
 async def s81(stage: Stage) -> None:
     """The controller has accepted the new directory before the log is there. If the old disk fails then, the replica is offline
-    although the metadata names a healthy disk: the broker takes the assignment back, so that another broker leads."""
+    although the metadata names a healthy disk: the broker reverts the assignment, so that another broker leads."""
     await stage.open(settings=TWO)
     await stage.append(5)
     await stage.until(lambda: _is_known(stage, 1), what="the controller knows the directory")

@@ -4,10 +4,10 @@ The seed selects:
 
     0 .. 99             as written; only what asyncio and the network leave open differs
     100 and up, even    delays, clocks, disks and turns drawn from the seed: every `must` still holds
-    100 and up, odd     the same, and one random fault at a random moment: the story may go astray, and ends where it does
+    100 and up, odd     the same, and one random fault at a random moment: the story may fail because of it, and then ends
 
-After the story, in every case, the faults end, all nodes run, and the cluster must come to rest with everything that was
-acknowledged (I24).
+After the story, in every case, the faults end, all nodes run, and the cluster must come to rest with every acknowledged record
+(I24).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from strandline.testing.simulation.kernel.world import ProcessGone, World
 from strandline.testing.simulation.scenarios.stage import Broken, Scenario, Stage
 
 AS_WRITTEN = 100
-"""Smaller seeds change nothing."""
+"""Seeds below this one perturb nothing."""
 REST_S = 60.0
 CLIENTS = 200
-"""Clients' machines have higher numbers."""
+"""All machines of clients have numbers above this one."""
 ASTRAY = (Broken, OutOfTime, StrandlineError, ProcessGone, AttributeError, KeyError, RuntimeError, TypeError)
-"""Errors of a story that met a state which it did not expect."""
+"""Errors of a story that finds a state which it does not expect."""
 
 
 def is_perturbed(seed: int) -> bool:
@@ -84,7 +84,7 @@ async def _with_a_fault(stage: Stage, scenario: Scenario, random: Random) -> Non
 
 
 async def _fault(stage: Stage, random: Random) -> None:
-    """One fault, some time after the cluster is up."""
+    """Cause one fault, some time after the cluster is up."""
     await stage.world.until(lambda: stage.topic, 120.0, "the stage is set")
     await asyncio.sleep(random.expovariate(1.0) * 2.0)
     nodes = [*stage.cluster.broker_ids, *stage.cluster.controller_ids]
@@ -115,7 +115,7 @@ async def _fault(stage: Stage, random: Random) -> None:
 
 
 async def come_to_rest(stage: Stage) -> None:
-    """End all faults and start all nodes; then the cluster must heal by itself."""
+    """End all faults and start all nodes, and wait until the cluster has healed."""
     if not stage.topic:
         return
     cluster, network = stage.cluster, stage.world.network
@@ -129,7 +129,7 @@ async def come_to_rest(stage: Stage) -> None:
 
     def are_back() -> bool:
         for node, machine in cluster.machines.items():
-            if not machine.is_up:  # or once more: the consequence of an earlier fault may come only now
+            if not machine.is_up:  # also a second time: an earlier fault may end a process only now
                 cluster.start(node)
         return len(cluster.brokers) == len(cluster.broker_ids) and cluster.is_ready()
 

@@ -10,7 +10,7 @@ Producer = tuple[int, int]
 
 @scenario("S38", "A retry across a fail-over", source="ducktape replication_test; redpanda-data/redpanda#3039")
 async def s38(stage: Stage) -> None:
-    """The write was committed and its response lost. The producer cannot know, retries, and meets another leader."""
+    """The write was committed, and its response was lost. The producer cannot know that, and retries at another leader."""
     await stage.open(replicas=[1, 2, 3])
     producer = await stage.init_producer()
     await stage.produce(1, *[b"a%d" % n for n in range(5)], producer=producer, sequence=0)
@@ -37,8 +37,8 @@ async def s38(stage: Stage) -> None:
 
 @scenario("S39", "Five batches in flight, and an old one is sent again", source="KAFKA-5494")
 async def s39(stage: Stage) -> None:
-    """A broker remembers the last five batches of a producer: any of them may be repeated, in any order, and gets its old
-    offset. An older batch is a duplicate whose offset is no longer known. And a later batch never fills a gap."""
+    """A broker remembers the last five batches of a producer: any of them may be repeated, in any order, and is answered with its
+    old offset. An older batch is a duplicate whose offset is no longer known. A batch that would leave a gap is rejected."""
     await stage.open(replicas=[1, 2, 3])
     producer = await stage.init_producer()
     for sequence in range(6):

@@ -16,7 +16,7 @@ from strandline.testing.simulation.scenarios.stage import Broken, Stage, scenari
 
 
 def _one_leader_an_epoch(stage: Stage) -> None:
-    """From here on no two controllers lead in the same epoch, not even one after the other (I1)."""
+    """Check from here on that no two controllers lead in the same epoch, not even one after the other (I1)."""
     leaders: dict[int, int] = {}
 
     def holds() -> bool:
@@ -34,8 +34,8 @@ def _is_down(stage: Stage, node: int) -> bool:
 
 @scenario("S48", "A vote that was not made durable", source="confluentinc/kafka#302; KAFKA-10527")
 async def s48(stage: Stage) -> None:
-    """A voter that forgets its vote may vote twice, and then one epoch has two leaders. So a vote is on the disk before it is
-    sent. And a leader that restarts in its own epoch does not lead in it again."""
+    """A voter that loses its vote may vote twice, and then one epoch has two leaders. So a vote is on the disk before it is sent.
+    And a leader that restarts in its own epoch does not lead in it again."""
     await stage.open(controllers=3)
     _one_leader_an_epoch(stage)
     for step in range(1, 7):
@@ -52,7 +52,7 @@ async def s48(stage: Stage) -> None:
         try:
             await stage.until(partial(_is_down, stage, voter), 5.0)
         except AssertionError:
-            stage.cluster.crash(voter, lossy=True)  # it wrote less than that
+            stage.cluster.crash(voter, lossy=True)  # its vote took fewer steps
         machine.on_death = before
         machine.files.heal()
         stage.start(voter)
@@ -65,8 +65,8 @@ async def s48(stage: Stage) -> None:
 
 @scenario("S49", "Nodes die while a snapshot is installed", source="KAFKA-12460, KAFKA-14618, KIP-630")
 async def s49(stage: Stage) -> None:
-    """A controller that was away for long gets a snapshot in place of the log. It dies at some step of the installation; its
-    leader dies in the middle of the transfer. Afterwards it has what the others have."""
+    """A controller that was down for long gets a snapshot instead of the log. It dies at some step of the installation; its
+    leader dies in the middle of the transfer. Afterwards it has the same metadata as the others."""
     settings = {"metadata.log.max.record.bytes.between.snapshots": 2000, "metadata.log.segment.bytes": 4096}
     await stage.open(controllers=3, controller_settings=settings)
     _one_leader_an_epoch(stage)
@@ -117,8 +117,8 @@ async def s49(stage: Stage) -> None:
 
 @scenario("S50", "The active controller is cut off", source="KAFKA-15489, KIP-996")
 async def s50(stage: Stage) -> None:
-    """The controller cannot commit anything any more, and must reject requests instead of keeping them waiting. When it is back,
-    its old epoch must not unseat its successor."""
+    """A controller that is cut off can commit nothing, and must reject requests instead of keeping them waiting. When it is back,
+    its old epoch must not depose its successor."""
     await stage.open(controllers=3)
     _one_leader_an_epoch(stage)
     old = stage.active_controller()
@@ -147,8 +147,8 @@ async def s50(stage: Stage) -> None:
 
 @scenario("S51", "Two brokers with one id, and one of another cluster", source="KAFKA-16952, KIP-631")
 async def s51(stage: Stage) -> None:
-    """While broker 1's session lives, no other process is accepted as broker 1. And a node of another cluster is accepted
-    nowhere."""
+    """As long as broker 1's session lasts, no other process is accepted as broker 1. And no node accepts a node of another
+    cluster."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(3)
     epoch = stage.cluster.image().brokers[1].broker_epoch

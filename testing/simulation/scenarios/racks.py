@@ -21,7 +21,7 @@ class _Reader:
         self.stage = stage
         self.offsets: list[int] = []
         self.read_at: dict[int, float] = {}
-        """By offset, the virtual time at which the program got the record."""
+        """Offset -> the virtual time at which the program got the record."""
         self.values: dict[int, bytes] = {}
         self._consumer: Any = None
         self._is_over = False
@@ -74,8 +74,8 @@ async def _open(stage: Stage, *, replicas: tuple[int, ...] = (1, 2, 3)) -> _Read
 
 @scenario("S72", "A consumer is ahead of its follower", source="KIP-392; redpanda-data/redpanda#31580")
 async def s72(stage: Stage) -> None:
-    """A follower may lack what its consumer has read from the leader. It says that the position is out of its range. The consumer
-    must neither reset its position nor ask the follower again and again: it asks the leader."""
+    """A follower may lack records that its consumer has read from the leader. It answers that the position is out of its range.
+    The consumer must neither reset its position nor ask the follower again and again: it asks the leader."""
     reader = await _open(stage)
     stage.says("Broker 2 is cut off from the others, but not from the consumer, and leaves the ISR.")
     stage.cut(2, [1, 3, 101])
@@ -100,7 +100,8 @@ async def s72(stage: Stage) -> None:
 
 @scenario("S73", "The replica that a consumer reads from dies", source="KIP-392, KAFKA-9731")
 async def s73(stage: Stage) -> None:
-    """The consumer goes on at the leader, which must not send it back while the replica is outside the ISR."""
+    """When the follower dies, the consumer continues at the leader, which must not send it back while that replica is outside the
+    ISR."""
     reader = await _open(stage)
     stage.says("Broker 2 dies while the consumer waits there.")
     stage.crash(2)
@@ -122,8 +123,8 @@ async def s73(stage: Stage) -> None:
 
 @scenario("S74", "The replica that a consumer reads from is truncated", source="KIP-392, KIP-320")
 async def s74(stage: Stage) -> None:
-    """A follower may have a record that is never committed. Its consumers must not see it, neither before the truncation nor
-    after it, and must get the record that takes its place."""
+    """A follower may have a record that is never committed. Its consumers must see it neither before the truncation nor after it,
+    and must get the record that takes its place."""
     reader = await _open(stage, replicas=(1, 3, 2))
     stage.says("Broker 1 writes one more record, which broker 2 copies and broker 3 does not. Then broker 1 dies.")
     fetches = stage.hold("Fetch", source=1, target=3, response=True)
@@ -145,8 +146,9 @@ async def s74(stage: Stage) -> None:
 
 @scenario("S75", "The last record of a quiet topic, read from a follower", source="KAFKA-9731, KAFKA-9952")
 async def s75(stage: Stage) -> None:
-    """A follower learns with its next fetch how far the leader has committed. Without new records that fetch waits at the leader.
-    A follower with readers is answered at once; the others are not, because each answer costs another fetch."""
+    """A follower receives a new high watermark with the response to its next fetch, which waits at the leader while there are no
+    new records. A follower with readers is answered immediately; other followers are not, because each response costs another
+    fetch."""
     reader = await _open(stage)
     before = {node: stage.cluster.brokers[node].fetchers.fetches for node in (2, 3)}
     late_ms = []

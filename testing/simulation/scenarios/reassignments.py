@@ -26,7 +26,7 @@ def _assignment(stage: Stage) -> tuple[tuple[int, ...], tuple[int, ...], tuple[i
 
 
 async def _append(stage: Stage, count: int) -> None:
-    """Append through the leader, as soon as it knows that it leads in the newest epoch."""
+    """Append through the leader, as soon as it has received its newest epoch."""
 
     def leads() -> bool:
         leader, epoch = stage.leader(), stage.registration().leader_epoch
@@ -38,8 +38,8 @@ async def _append(stage: Stage, count: int) -> None:
 
 @scenario("S78", "A reassignment is cancelled, and the next one is replaced", source="KIP-455; KAFKA-15665, KAFKA-19975")
 async def s78(stage: Stage) -> None:
-    """Replicas that are added copy the log beside the others. The original ones leave when enough of the target are in the ISR,
-    and not before, whichever targets there were in between."""
+    """Replicas that are added copy the log in addition to the original ones. The original ones leave when enough replicas of the
+    target are in the ISR, and not before, even if the target was replaced in between."""
     await stage.open(replicas=[1, 2], brokers=4)
     await stage.append(10)
     stage.says("The partition moves to brokers 3 and 4, but broker 4 gets no record.")
@@ -70,8 +70,8 @@ async def s78(stage: Stage) -> None:
 
 @scenario("S79", "A throttled replica is in the ISR before its reassignment is complete", source="KIP-73")
 async def s79(stage: Stage) -> None:
-    """The throttle slows down the copies of a reassignment. A copy that is in the ISR is not slowed down any more: producers wait
-    for it, and it would fall out of the ISR again."""
+    """The throttle slows down the copies of a reassignment. It does not slow down a copy that is already in the ISR: producers
+    wait for that one, and it would leave the ISR again."""
     await stage.open(replicas=[1, 2], brokers=4, settings={"replica.lag.time.max.ms": 2000})
     await stage.append(5)
     stage.says("The partition moves to brokers 3 and 4 with 2,000 bytes per second. Broker 4 gets no record.")

@@ -1,4 +1,4 @@
-"""Fetch sessions, the purgatory, and the life of a topic and its records: S29 to S37."""
+"""Fetch sessions, the purgatory, and the deletion of topics and records: S29 to S37."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 @scenario("S29", "A fetch session forgets the leader epoch", source="KAFKA-9338, KIP-227")
 async def s29(stage: Stage) -> None:
-    """A session remembers the leader epoch of each partition. If the leader has moved on since, the follower must learn that,
-    even if its request does not mention the partition."""
+    """A session remembers the leader epoch of each partition. If the broker leads in a later epoch since, the fetcher must be
+    notified, even if its request does not mention the partition."""
     await stage.open(replicas=[[1, 2, 3], [1, 2, 3]])
     await stage.append(2, index=0)
     await stage.append(2, index=1)
@@ -47,8 +47,8 @@ async def s29(stage: Stage) -> None:
 
 @scenario("S30", "Fetch sessions evict each other", source="KAFKA-8052")
 async def s30(stage: Stage) -> None:
-    """More sessions than the cache has room for, all in turn. A client that lost its session must notice, or one of its
-    partitions is silently no longer replicated."""
+    """More sessions than the cache has room for are used in turn. A client whose session was evicted must get an error, or one of
+    its partitions is silently no longer replicated."""
     await stage.open(replicas=[[1, 2, 3]] * 4, settings={"max.incremental.fetch.session.cache.slots": 2})
     stage.says("Five consumers and two followers share two slots.")
     sessions = dict.fromkeys(range(5), (0, 0))
@@ -70,7 +70,7 @@ async def s30(stage: Stage) -> None:
 
 @scenario("S31", "A consumer reads from a follower", source="KIP-392, KAFKA-15390, KAFKA-14372")
 async def s31(stage: Stage) -> None:
-    """A follower serves what it knows to be committed, not what it has, and wakes waiting fetches when it learns more."""
+    """A follower serves only records below the high watermark that it knows, and completes waiting fetches when this rises."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="broker 2 knows HW 5")
@@ -93,8 +93,8 @@ async def s31(stage: Stage) -> None:
 
 @scenario("S32", "The HW passes while a produce is being parked", source="the purgatory's own race")
 async def s32(stage: Stage) -> None:
-    """Between "is it committed yet?" and "notify me when it is" the answer may change. No write may wait for its time-out
-    because of that."""
+    """Between the check whether a write is committed and the start of its wait, the write may become committed. No write may wait
+    for its time-out because of that."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Three hundred writes, at moments that have nothing to do with the followers' fetches.")
     random = stage.world.stream("s32")
@@ -115,7 +115,7 @@ async def s32(stage: Stage) -> None:
 
 @scenario("S33", "Requests are parked as leadership, topic or process goes", source="KAFKA-9198, KAFKA-10677")
 async def s33(stage: Stage) -> None:
-    """No request waits for what cannot come any more, and none stays in memory."""
+    """No request waits for an event that can no longer happen, and none stays in memory."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(1)
 
@@ -178,8 +178,8 @@ async def _fetch_quietly(stage: Stage, broker: int, offset: int) -> object:
 
 @scenario("S34", "The position of the HW after a roll", source="KAFKA-9196")
 async def s34(stage: Stage) -> None:
-    """HW and LEO are at the end of a segment when it is rolled. A file position that was cached for that HW must not expose
-    later records of the next segment."""
+    """HW and LEO are at the end of a segment when the next one is begun. A file position that was cached for that HW must not
+    expose later records of the next segment."""
     await stage.open(replicas=[1, 2, 3], segment_bytes="1024")
     stage.says("Records until a segment is rolled, all committed.")
     while len(stage.replica(1).log.segments) < 2:
@@ -200,7 +200,7 @@ async def s34(stage: Stage) -> None:
 
 @scenario("S35", "A recreated topic of the same name", source="KIP-516")
 async def s35(stage: Stage) -> None:
-    """A broker was down while its topic was deleted and recreated. Its directory has the right name and the wrong records."""
+    """A broker was down while its topic was deleted and recreated. Its directory has the right name but the wrong records."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     old = stage.cluster.topic_id("orders")
@@ -229,8 +229,8 @@ async def s35(stage: Stage) -> None:
 
 @scenario("S36", "Records are deleted while a fetch response is built", source="KAFKA-7104")
 async def s36(stage: Stage) -> None:
-    """The leader's log start moves after the records of a response were read, and before the response is complete. Then it names
-    a log start beyond its own records, and beyond the follower's log end."""
+    """The leader's log start moves after the records of a response were read, and before the response is complete. Then the
+    response has a log start beyond its own records, and beyond the follower's log end."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1, settings={"replica.fetch.max.bytes": 200})
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="both know HW 5")
@@ -272,8 +272,7 @@ async def s36(stage: Stage) -> None:
 
 @scenario("S37", "Retention beyond the HW", source="KAFKA-5634")
 async def s37(stage: Stage) -> None:
-    """Retention deletes old segments by age or size, but never records above the high watermark: they are not old, they are
-    new."""
+    """Retention deletes old segments by age or size, but never records above the high watermark: these are new."""
     await stage.open(
         replicas=[1, 2, 3],
         segment_bytes="1024",

@@ -31,11 +31,11 @@ from strandline.testing.simulation.scenarios.stage import Stage, scenario
 NONE, DENIED = ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 EVERYTHING = (("ALL", "TOPIC", "*"), ("ALL", "GROUP", "*"), ("ALL", "TRANSACTIONAL_ID", "*"))
-"""All that a client may do, and nothing of what a node does."""
+"""All rights of a client, and none of a node."""
 
 
 def fetch(stage: Stage, replica: int, offset: int, *, session: int = 0, session_epoch: int = -1) -> data.FetchRequest:
-    """A fetch of the first partition. `replica`: as this broker, with its true epochs; -1: as a consumer."""
+    """A fetch of the first partition, in the name of the broker `replica`, with its true epochs; -1: of a consumer."""
     known = stage.cluster.image()
     topic_id = stage.cluster.topic_id(stage.topic)
     epoch = known.topics_by_id[topic_id].partitions[0].leader_epoch
@@ -127,7 +127,8 @@ async def s126(stage: Stage) -> None:
     "S127", "A right is withdrawn in the middle of a fetch session", source="F30; KIP-227: a session names its partitions once"
 )
 async def s127(stage: Stage) -> None:
-    """The session was begun with the right. The next fetch that continues it gets nothing, until the right is back."""
+    """A fetch session was begun with the right to read. After the right is withdrawn, fetches that continue the session get no
+    records until it is granted again."""
     await stage.open(secured=True)
     bob = await make_user(stage, "bob", ("READ", "TOPIC", stage.topic))
     await stage.append(1)
@@ -184,7 +185,7 @@ async def s128(stage: Stage) -> None:
 
 @scenario("S129", "A password is changed", source="F32; KIP-554")
 async def s129(stage: Stage) -> None:
-    """From the moment at which a broker has the metadata, the old password is worth nothing there, also after its restart."""
+    """As soon as a broker has applied the change, it refuses the old password, also after its restart."""
     await stage.open(secured=True)
     identities = stage.cluster.identities
     assert identities is not None
@@ -216,7 +217,7 @@ async def s129(stage: Stage) -> None:
 @scenario("S130", "Nodes meet before there is metadata", source="KIP-631; sasl.scram.users.file")
 async def s130(stage: Stage) -> None:
     """Three controllers and three brokers start on empty disks, and authenticate each other. One broker gets a wrong password:
-    all nodes refuse its connections. With the right one it takes part."""
+    all nodes refuse its connections. With the right one it joins the cluster."""
     await stage.open(secured=True, controllers=3)
     stage.says("All of them lose their power at once, and meet again.")
     for node in (101, 102, 103, 1, 2, 3):
@@ -242,7 +243,7 @@ async def s130(stage: Stage) -> None:
 
 
 def _isr(stage: Stage) -> set[int]:
-    """Empty while no node knows the topic."""
+    """The ISR of the first partition; empty while no node has the topic in its metadata."""
     topic = stage.cluster.image().topic(stage.topic)
     return set() if topic is None else set(topic.partitions[0].isr)
 
@@ -260,9 +261,9 @@ def _unfenced(stage: Stage) -> set[int]:
 
 @scenario("S131", "A throttled consumer", source="KIP-219; F31")
 async def s131(stage: Stage) -> None:
-    """Every user has a small quota, the nodes as well. The consumer's connection is muted for longer than its session. It stays a
-    member, because heartbeats have a connection of their own; it gets everything in the end, and replication is not slowed
-    down."""
+    """Every user has a small quota, the nodes as well. The consumer's connection is muted for longer than its session. The
+    consumer stays a member, because heartbeats have a connection of their own; it gets all records in the end, and replication is
+    not slowed down."""
     await stage.open(secured=True, replicas=[(1, 2, 3), (1, 2, 3)], settings=GROUP_SETTINGS)
     await make_user(stage, "reader", ("READ", "GROUP", "g"), ("READ", "TOPIC", stage.topic))
 
@@ -342,8 +343,8 @@ async def s132(stage: Stage) -> None:
 
 @scenario("S133", "Sessions of others", source="F30: ids that somebody else was given")
 async def s133(stage: Stage) -> None:
-    """Mallory has all rights, and knows the ids of Alice's fetch session, producer, membership and transaction. She can continue
-    none of them."""
+    """Mallory has all rights, and the ids of Alice's fetch session, producer, membership and transaction. She can continue none
+    of them."""
     await stage.open(secured=True, settings=GROUP_SETTINGS)
     alice, mallory = [await make_user(stage, user, *EVERYTHING) for user in ("alice", "mallory")]
     stage.says("A fetch session.")
@@ -388,7 +389,7 @@ async def _members_of_others(stage: Stage, alice: Peer, mallory: Peer) -> None:
 
 
 async def _coordinator(stage: Stage, peer: Peer, key: str, key_type: int) -> int:
-    """The broker that coordinates it."""
+    """The broker that coordinates the group or transactional id `key`."""
     while True:
         found = await peer.ask(1, apis.FIND_COORDINATOR, groups.FindCoordinatorRequest([key], key_type))
         if not found.coordinators[0].error_code:
@@ -397,7 +398,7 @@ async def _coordinator(stage: Stage, peer: Peer, key: str, key_type: int) -> int
 
 
 async def _until_answered(stage: Stage, peer: Peer, node: int, api_key: int, body: object) -> Any:
-    """The response, as soon as the coordinator has loaded."""
+    """Send the request until the coordinator has loaded; returns the response."""
     while True:
         try:
             response = await peer.ask(node, api_key, body)

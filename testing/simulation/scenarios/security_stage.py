@@ -19,7 +19,7 @@ PATIENCE_MS = 5000
 
 
 class Peer:
-    """A client of a user that sends what it likes, over one connection to each node."""
+    """A client of a user that can send any request, over one connection to each node."""
 
     def __init__(self, stage: Stage, user: str) -> None:
         self.stage = stage
@@ -28,7 +28,8 @@ class Peer:
         self._connections: dict[int, Connection] = {}
 
     async def ask(self, node: int, api_key: int, body: Any, records: Any = None) -> Any:
-        """The response. Raises BrokerError if the request is refused as a whole, or the connection is closed."""
+        """Send a request and return the response. Raises BrokerError if the request is refused as a whole, or the connection is
+        closed."""
         return await self.client.run(self._ask(node, api_key, body, records))
 
     async def _ask(self, node: int, api_key: int, body: Any, records: Any) -> Any:
@@ -38,7 +39,7 @@ class Peer:
         return await connection.request(api_key, body, records, timeout_ms=PATIENCE_MS)
 
     async def ask_at_once(self, node: int, api_key: int, body: Any) -> Any:
-        """To be run on its machine: ask over a new connection, without a login."""
+        """Send a request over a new connection, without a login. Must run on the client's machine."""
         connection = await self._connect(node)
         return await connection.request(api_key, body, timeout_ms=PATIENCE_MS)
 
@@ -49,8 +50,8 @@ class Peer:
         return await Connection.connect(cluster.host(node), port, client_id=self.user, **options)
 
     async def logs_in(self, node: int, user: str, password: str) -> ErrorCode:
-        """Log in by hand, so that no client logs in again by itself; over a connection that is logged in, log in again. Returns
-        the outcome."""
+        """Log in with raw requests, so that no later login happens automatically; on a connection with a login, log in again.
+        Returns the error, or NONE."""
         code: ErrorCode = await self.client.run(self._log_in(node, user, password))
         return code
 
@@ -76,7 +77,7 @@ async def stranger_asks(stage: Stage, node: int, api_key: int, body: Any) -> Any
 
 
 async def code_of(asked: Awaitable[Any]) -> ErrorCode:
-    """The error of a request: of its first item that has one, or of the whole."""
+    """The error of a request: that of its first item with an error, or of the request as a whole."""
     try:
         response = await asked
     except BrokerError as e:
@@ -86,7 +87,7 @@ async def code_of(asked: Awaitable[Any]) -> ErrorCode:
 
 
 async def make_user(stage: Stage, user: str, *rules: tuple[str, str, str]) -> Peer:
-    """A user with these rights: (operation, resource type, name)."""
+    """Create a user with these rights: (operation, resource type, name). Returns its client."""
     identities = stage.cluster.identities
     assert identities is not None
 
@@ -114,7 +115,7 @@ async def change_rules(stage: Stage, *, create: Sequence[Acl] = (), delete: Sequ
 
 
 async def everyone_knows(stage: Stage) -> None:
-    """Every broker has the newest metadata."""
+    """Wait until every broker has the newest metadata."""
     offset = stage.cluster.image().offset
     brokers = stage.cluster.brokers
     await stage.until(lambda: all(b.metadata.image.offset >= offset for b in brokers.values()), what="all brokers know it")

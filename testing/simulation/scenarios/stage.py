@@ -9,13 +9,13 @@ A scenario is a coroutine function that reads as a story:
         ...
         stage.must(stage.end(2) == 10, "broker 2 keeps nothing of its fork")
 
-`says` writes the headings of the page, `must` states what has to hold. The invariants are checked after every step as well,
-without a word in the story.
+`says` writes the headings of the page, `must` states a condition that must hold. The invariants are also checked after every
+step, without a word in the story.
 
 Every scenario is also played with **perturbations**: other delays, clocks and turns, and one random fault at a random moment.
-Delays change nothing of what must hold. A fault may lead the story astray (another broker is elected than the story expects).
-Then a failed `must` or wait says nothing by itself and ends the story; the invariants must still hold, and the cluster must heal
-without a loss.
+With other delays, every condition must still hold. A fault may change the course of the story (another broker is elected than the
+story expects). Then a failed `must` or wait is no violation and ends the story; the invariants must still hold, and the cluster
+must heal without a loss.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ ANY_RACK = "any"
 @dataclass(frozen=True, slots=True)
 class Scenario:
     number: str
-    """Such as "S03"."""
+    """The number of the scenario, such as "S03"."""
     title: str
     source: str
-    """Where the bug happened in real life."""
+    """The origin of the story: an issue or a KIP of Kafka or another system, or `own: ...`."""
     story: Story
 
     @property
@@ -82,7 +82,7 @@ class Scenario:
 
 
 SCENARIOS: dict[str, Scenario] = {}
-"""By number, in the order of the files."""
+"""Number -> scenario, in the order of the files."""
 WAITING: dict[str, str] = {}
 """Scenarios that cannot be played yet: number -> the feature that they need."""
 
@@ -107,7 +107,7 @@ class Stage:
     def __init__(self, world: World, *, perturbed: bool = False) -> None:
         self.world = world
         self.perturbed = perturbed
-        """A random fault happens in addition to those of the story."""
+        """Whether a random fault happens in addition to those of the story."""
         self.history = History()
         self.cluster: SimCluster
         self.topic = ""
@@ -120,24 +120,24 @@ class Stage:
         """(topic, partition) -> offset -> value of each record that a successful acks=all response acknowledged."""
         self.min_insync = 0
         self.may_lose = False
-        """A power cut hit a topic for which one copy is enough. As written, the story knows which copy that was; with a random
-        fault it may have been the only one."""
+        """Whether records may be lost: a power cut has struck a topic for which one copy is enough. As written, the story ensures
+        that another copy exists; with a random fault the struck one may have been the only one."""
         self.invariants: Invariants | None = None
-        """The invariants that watch. A story that writes logs by hand makes them forget its records."""
+        """The invariants of the run. If a story writes a log itself (`forge`), their ghosts drop the records of the partition."""
         self._patches: list[tuple[Any, str, Any]] = []
         self.on_machines: Callable[[Iterable[Machine]], object] = lambda _: None
         """Called with the cluster's machines before they boot."""
         self._client: Client
         self._connections: dict[int, Connection] = {}
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- headings and conditions --------------------------------------------------------------------------------------
 
     def says(self, text: str) -> None:
-        """A heading of the story's page: what happens now, and why."""
+        """Write a heading of the story's page: what happens now, and why."""
         self.world.trace.emit("scenario.says", 0, text=text)
 
     def must(self, holds: object, text: str) -> None:
-        """State what has to hold at this point of the story. Raises `Broken` if it does not."""
+        """State a condition that must hold at this point of the story. Raises `Broken` if it does not."""
         self.world.trace.emit("scenario.must", 0, text=text, holds=bool(holds))
         if not holds:
             raise Broken(text)
@@ -208,7 +208,7 @@ class Stage:
         await self.until(lambda: self._is_led(topic, replicas, missing), what=f"the replicas of {topic} stand")
 
     def _is_led(self, topic: str, replicas: Sequence[Sequence[Any]], missing: Sequence[int]) -> bool:
-        """Every broker has its replicas, and the leaders lead. A client would retry until then."""
+        """Whether every broker has its replicas, and the leaders act as such. A client would retry until then."""
         held = [
             [self.cluster.partition(broker, topic, index) for broker in each if broker not in missing]
             for index, each in enumerate(replicas)
@@ -228,7 +228,7 @@ class Stage:
         while self._patches:
             setattr(*self._patches.pop())
 
-    # -- asking single brokers, as a client that knows what it wants -----------------------------------------------------
+    # -- requests to single brokers ----------------------------------------------------------------------------------------
 
     async def ask(self, broker: int, api_key: int, body: Any, records: Any = None, timeout_ms: int = 30_000) -> Any:
         """Send one request to one broker, from the story's client. Raises `BrokerError` if the broker refuses it."""
@@ -352,13 +352,13 @@ class Stage:
         self.cluster.crash(node, lossy=lossy)
 
     def permit_loss(self, reason: str) -> None:
-        """From here on committed records may be lost, in every partition."""
+        """Permit from here on that committed records are lost, in every partition."""
         self.may_lose = True
         if self.invariants is not None:
             self.invariants.ghosts.permit_loss(reason)
 
     def lost(self, start: int, index: int = 0) -> None:
-        """The story knows that the acknowledged records from this offset on are lost now."""
+        """Note that the acknowledged records from this offset on are lost, as the story expects."""
         acked = self.acked.get((self.topic, index), {})
         for offset in [offset for offset in acked if offset >= start]:
             del acked[offset]
@@ -464,7 +464,7 @@ class Stage:
         return list(self.cluster.image().unclean_elections.get((self.cluster.topic_id(self.topic), index), ()))
 
     def knows_isr(self, broker: int, isr: set[int], index: int = 0) -> bool:
-        """The broker leads, and this is the committed ISR that it knows."""
+        """Whether the broker leads, and this is the committed ISR that it knows."""
         found = self.cluster.partition(broker, self.topic, index)
         return found is not None and found.leader_state is not None and set(found.leader_state.isr.isr) == isr
 
@@ -473,7 +473,7 @@ class Stage:
         return list(self.replica(broker, index).log.epochs.entries)
 
     def leads(self, broker: int, index: int = 0) -> bool:
-        """The broker itself acts as leader."""
+        """Whether the broker acts as leader."""
         found = self.cluster.partition(broker, self.topic, index)
         return found is not None and found.leader_state is not None
 
@@ -494,7 +494,7 @@ class Stage:
         return {r.offset: bytes(r.value or b"") for r in iter_records(self.log_bytes(broker, index))}
 
     def always(self, holds: Callable[[], object], text: str) -> None:
-        """From here to the end of the story this must hold, after every step of the world."""
+        """Check after every step of the world, from here to the end of the story, that this holds."""
 
         def check() -> None:
             if not holds():
@@ -502,7 +502,7 @@ class Stage:
 
         self.world.scheduler.after_step.append(check)
 
-    # -- logs that no story of a few seconds could bring about -------------------------------------------------------------
+    # -- logs that a story of a few seconds cannot produce ---------------------------------------------------------------
 
     async def raise_epoch(self, epoch: int, leader: int, other: int) -> None:
         """Let the two brokers lead in turns until the leader epoch is at least this, `leader` leads, and both are in the ISR."""
@@ -523,14 +523,14 @@ class Stage:
         await self.until(lambda: self.leader() == NO_LEADER, what="the partition has no leader")
 
     async def end_both(self, leader: int, other: int) -> None:
-        """Both processes die. The leader is then the only member of the ISR, so that no other broker will lead."""
+        """Kill both processes. The leader is then the only member of the ISR, so that no other broker will lead."""
         self.crash(other)
         await self.until(lambda: self.isr() == {leader}, what=f"broker {leader} is alone in the ISR")
         self.crash(leader)
         await self.leaderless()
 
     async def start_both(self, leader: int, other: int, within_s: float = 30.0) -> None:
-        """After `end_both`: start the leader, then the other, which must be in the ISR within this time."""
+        """Start both brokers after `end_both`: first the leader, then the other, which must be in the ISR within this time."""
         self.start(leader)
         await self.until(lambda: self.leads(leader), what=f"broker {leader} leads")
         self.start(other)
@@ -540,10 +540,10 @@ class Stage:
         self, broker: int, runs: Sequence[tuple[int, int]], *, start: int = 0, high_watermark: int = 0, empty_epoch: int = -1
     ) -> None:
         """Write the log of a broker that is down: `runs` of (leader epoch, number of records), from offset `start` on. The value
-        of a record is made of its epoch and offset, so two forged logs agree where their runs agree. `empty_epoch` begins at the
-        end."""
+        of a record consists of its epoch and offset, so two forged logs agree where their runs agree. `empty_epoch` is an epoch
+        that begins at the log end, without records."""
         files = self.cluster.machines[broker].files
-        if self.invariants is not None:  # From now on this log has always been so.
+        if self.invariants is not None:  # For the invariants, this log has always had this content.
             _forget_records(self.invariants.ghosts.partitions[self.cluster.topic_id(self.topic), 0])
         log = Log.open(
             files,
@@ -583,7 +583,7 @@ class Stage:
             return len(ends) == 1 and all(end == hw and end >= 0 for end, hw in ends) and self.isr(index) >= set(nodes)
 
         await self.until(same, within_s, f"replicas {nodes} are in step and in the ISR")
-        # each replica deletes by age for itself
+        # each replica deletes by age on its own
         start = max(self.replica(n, index).log.log_start_offset for n in nodes)
         logs = {n: self.log_bytes(n, index, start) for n in nodes}
         if self.is_cleaned(index):
@@ -621,7 +621,7 @@ class Stage:
 
 
 def _forget_records(partition: PartitionGhost) -> None:
-    """The ghosts keep the elections and forget the records: the records in the logs have been there always."""
+    """Let the ghost of the partition keep the elections and drop the records: those in the logs count as original ones."""
     partition.tree, partition.committed, partition.originals = Tree(), Path(), None
     partition.replicas, partition.read, partition.applied, partition.producers = {}, {}, {}, {}
     partition.told_end = partition.acked_end = partition.read_end = partition.deleted_below = 0

@@ -1,4 +1,4 @@
-"""The verbs of a story about transactions: producers that do nothing by themselves, the coordinator, and what readers see.
+"""The verbs of a story about transactions: producers that act only when the story calls them, the coordinator, and readers.
 
     shop = await open_transactions(stage)
     first = shop.producer("first")
@@ -39,7 +39,7 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
 }
 TIMEOUT_MS = 60_000
-"""Of a transaction, if the story does not say another one."""
+"""The default time-out of a transaction."""
 PRODUCE_MS = 5_000
 
 
@@ -51,8 +51,9 @@ async def open_transactions(
     more: Mapping[str, Any] | None = None,
     **configs: Any,
 ) -> Shop:
-    """Start a cluster with a topic whose partitions broker 1 and 2 lead in turn, and with one partition of `__transaction_state`
-    on these brokers; the first one coordinates. `more` are settings of the brokers, `configs` those of the topic."""
+    """Start a cluster with a topic whose partitions are led by broker 1 and 2 alternately, and with one partition of
+    `__transaction_state` on the brokers `coordinators`; the first one coordinates. `more` are settings of the brokers, `configs`
+    those of the topic."""
     replicas = [[1, 2, 3], [2, 3, 1]] * partitions
     await stage.open(topic=TOPIC, replicas=replicas[:partitions], settings={**SETTINGS, **(more or {})}, **configs)
     await stage.create(TRANSACTION_STATE_TOPIC, [coordinators], configs={"cleanup_policy": "compact"})
@@ -62,7 +63,7 @@ async def open_transactions(
 
 
 class Shop:
-    """The transactional id `shop`, and what the story knows of its coordinator."""
+    """A transactional id, by default `shop`, and the state of its coordinator."""
 
     def __init__(self, stage: Stage, transactional_id: str = "shop") -> None:
         self.stage = stage
@@ -81,7 +82,7 @@ class Shop:
         return active is not None and active.is_current and active.loader is None and self.coordinator == broker
 
     async def moves(self) -> int:
-        """The coordinator dies, and another one has loaded its ids. Returns the dead one."""
+        """Kill the coordinator, and wait until another one has loaded its ids. Returns the dead one."""
         dead = self.coordinator
         self.stage.crash(dead)
         await self.stage.until(lambda: self.coordinator not in (dead, -1), what="another broker leads")
@@ -113,12 +114,12 @@ class Shop:
         """Repeat the attempt after errors that pass."""
         return await self.stage.retried(attempt, within_s)
 
-    # -- what readers see ---------------------------------------------------------------------------------------------
+    # -- readers of committed records ---------------------------------------------------------------------------------
 
     async def fetched(
         self, index: int, *, broker: int | None = None, offset: int = 0
     ) -> tuple[Any, list[tuple[int, bytes]], int]:
-        """The answer to a reader of committed records, what is left without the aborted records, and the next offset."""
+        """The answer to a reader of committed records, the records in it that are not aborted, and the next offset."""
         stage = self.stage
         wanted = FetchPartition(stage.cluster.topic_id(TOPIC), index, -1, offset, -1, -1, 1 << 20)
         request = FetchRequest(-1, -1, 0, 1, 1 << 20, READ_COMMITTED, 0, -1, [wanted], rack_id="any")
@@ -131,7 +132,8 @@ class Shop:
         return answer, found, following
 
     async def read(self, broker: int, offset: int, index: int = 0) -> list[tuple[int, bytes]]:
-        """The committed records of a replica, from an offset to the last stable one: a response ends with its segment."""
+        """The committed records of a replica, from an offset to the last stable one. (Takes several fetches, because a response
+        ends with its segment.)"""
         found: list[tuple[int, bytes]] = []
         while True:
 
@@ -169,7 +171,7 @@ class Shop:
 
 
 def _committed(records: bytes, aborted: Any) -> Any:
-    """Drop what belongs to aborted transactions: from each first offset on, up to the producer's next marker."""
+    """Drop the records of aborted transactions: from each first offset on, up to the producer's next marker."""
     waiting = sorted(aborted, key=lambda each: each.first_offset)
     dropped: dict[int, None] = {}
     for position, header in iter_headers(records):
@@ -187,7 +189,7 @@ def _check(code: int, message: str | None = None) -> None:
 
 
 class Producer:
-    """A producer by hand, of version 2 of the protocol."""
+    """A producer of version 2 of the protocol, which sends a request only when the story calls its verb."""
 
     def __init__(self, shop: Shop, name: str, timeout_ms: int) -> None:
         self.shop = shop
@@ -243,7 +245,7 @@ class Producer:
         return int(answer.base_offset)
 
     async def end(self, *, commit: bool) -> None:
-        """End the transaction, as often as needed."""
+        """End the transaction. The request is repeated after errors that pass."""
         await self.shop.answered(lambda: self.end_once(commit=commit))
 
     async def end_once(self, *, commit: bool) -> None:

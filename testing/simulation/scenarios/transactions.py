@@ -10,8 +10,8 @@ from strandline.testing.simulation.scenarios.transaction_stage import Shop, code
 
 @scenario("S115", "A coordinator dies between the decision and the markers", source="KAFKA-20357; KIP-98")
 async def s115(stage: Stage) -> None:
-    """The coordinator dies after it has decided the commit and before it has sent the markers. The next coordinator writes the
-    markers, and the producer, whose answer was lost, asks again: it gets the next epoch, once, and is not fenced."""
+    """The coordinator dies after it has decided the commit and before it has sent the markers. The next coordinator sends the
+    markers. The answer to the producer was lost, so it sends EndTxn again: it gets the next epoch, once, and is not fenced."""
     shop = await open_transactions(stage)
     first = shop.producer("first")
     await first.init()
@@ -43,7 +43,7 @@ async def s115(stage: Stage) -> None:
 
 @scenario("S116", "A record arrives after the end of its transaction", source="KAFKA-12671; KIP-890")
 async def s116(stage: Stage) -> None:
-    """The record would begin a transaction that no producer ends: readers of committed records would wait for ever."""
+    """A late record would begin a transaction that no producer ends: readers of committed records would wait forever."""
     shop = await open_transactions(stage)
     first = shop.producer("first")
     await first.init()
@@ -67,8 +67,8 @@ async def s116(stage: Stage) -> None:
 
 @scenario("S117", "A marker is appended, and not committed", source="redpanda-data/redpanda#10671; KAFKA-20716")
 async def s117(stage: Stage) -> None:
-    """The last stable offset waits until the high watermark has passed the marker: a leader that lost it would take back what
-    readers have seen."""
+    """The last stable offset does not pass a marker before the high watermark does: otherwise a leader that lost the marker would
+    take back records that readers have seen."""
     shop = await open_transactions(stage, coordinators=(2, 3, 1))
     first = shop.producer("first")
     await first.init()
@@ -94,8 +94,8 @@ async def s117(stage: Stage) -> None:
 
 @scenario("S118", "A marker is written twice", source="KAFKA-19999")
 async def s118(stage: Stage) -> None:
-    """The answer to a marker is lost, so the coordinator sends it again, with the same epoch. It ends nothing, and must succeed:
-    otherwise the transaction never completes."""
+    """The answer to a marker is lost, so the coordinator sends the marker again, with the same epoch. The repeated marker ends no
+    transaction, and must succeed: otherwise the transaction never completes."""
     shop = await open_transactions(stage)
     first = shop.producer("first")
     await first.init()
@@ -117,7 +117,8 @@ async def s118(stage: Stage) -> None:
 
 @scenario("S119", "Two processes have the same transactional id", source="KIP-98; KIP-360")
 async def s119(stage: Stage) -> None:
-    """The second one aborts what the first has begun, and the first one can neither write nor commit."""
+    """Two processes have the same transactional id. The second one aborts the transaction of the first, which can then neither
+    write nor commit."""
     shop = await open_transactions(stage)
     zombie, owner = shop.producer("zombie"), shop.producer("owner")
     await zombie.init()
@@ -167,8 +168,8 @@ async def s120(stage: Stage) -> None:
 
 @scenario("S121", "A producer dies in a transaction", source="KAFKA-9144; KIP-98")
 async def s121(stage: Stage) -> None:
-    """The coordinator aborts the transaction when it has taken too long, also if another one has taken over meanwhile. The
-    producer, which was only slow, is told to abort, and goes on."""
+    """The coordinator aborts a transaction after its time-out, also if another coordinator has taken over meanwhile. The
+    producer, which was only slow, gets TRANSACTION_ABORTABLE, aborts, and continues."""
     shop = await open_transactions(stage)
     slow = shop.producer("slow", timeout_ms=2000)
     await slow.init()
@@ -195,8 +196,8 @@ async def s121(stage: Stage) -> None:
 
 @scenario("S122", "Readers of committed records meet aborted ones", source="Jepsen: Redpanda 21.10.1; redpanda#28360")
 async def s122(stage: Stage) -> None:
-    """Three transactions overlap in one partition, over several segments. Every replica, also one that has restarted, and every
-    position gives readers the same: what was committed."""
+    """Three transactions overlap in one partition, over several segments. Readers get exactly the committed records from every
+    replica, also from one that has restarted, and from every position."""
     shop = await open_transactions(stage, partitions=1, segment_bytes="1024")
     shops = [type(shop)(stage, name) for name in ("one", "two", "three")]
     producers = [each.producer(each.transactional_id) for each in shops]
@@ -247,8 +248,8 @@ async def sees(stage: Stage, shop: Shop, broker: int, kept: list[bytes]) -> None
 
 @scenario("S123", "A cleaner meets the newest value of a key in an aborted transaction", source="KAFKA-4923; KIP-98")
 async def s123(stage: Stage) -> None:
-    """The aborted value supersedes nothing: the committed one before it must stay, on each replica and for each reader. A marker
-    outlives the records of its transaction, so a reader that has begun before the cleaning is told that they were aborted."""
+    """An aborted value supersedes nothing: the committed one before it must stay, on each replica and for each reader. A marker
+    outlives the records of its transaction, so that a reader that began before the cleaning still receives the abort."""
     shop = await open_transactions(
         stage,
         partitions=1,
@@ -285,9 +286,9 @@ async def s123(stage: Stage) -> None:
 
 @scenario("S124", "The records of an open transaction are deleted, and its leader dies", source="KAFKA-7190; KAFKA-8710")
 async def s124(stage: Stage) -> None:
-    """No batch in the log names the producer any more, and a follower with an empty disk that begins after the deleted records
-    does not know it. When this follower leads, the producer cannot continue the transaction: it aborts all of it, also the record
-    that is still in the other partition, and goes on with the next one."""
+    """No batch of the producer is left in the log, and a follower with an empty disk that begins after the deleted records does
+    not have the producer's state. When this follower leads, the producer cannot continue the transaction: it aborts all of it,
+    also the record that is still in the other partition, and continues with the next one."""
     shop = await open_transactions(stage)
     first = shop.producer("first")
     await first.init()

@@ -3,8 +3,8 @@
     make transcripts                                                      write them again, after a change that is meant
     python -m strandline.testing.simulation.scenarios.transcripts S03     print one
 
-A change to the protocol shows in the diff of these files: another message, another field, another order. Each is played in a
-`SteadyWorld`, so that nothing else shows there.
+A change to the protocol shows in the diff of these files: another message, another field, another order. Each scenario is played
+in a `SteadyWorld`, so that no other change shows there.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 @scenario("S03", "Fast fail-over fork: the leader lacks the asked epoch", source="KIP-279, KAFKA-6361")
 async def s03(stage: Stage) -> None:
-    """Two fail-overs in a row leave three logs of which no two agree about what came after offset 9. The last leader does not
-    know the epoch that the returning one asks about, and must answer with the largest that it does know."""
+    """Two fail-overs in a row leave three logs of which no two agree after offset 9. The last leader does not have the epoch in
+    the fetch of the returning broker, and must answer with the largest earlier epoch that it has."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Broker 1 leads in epoch 0. Ten records are on all three replicas, and acknowledged.")
     await stage.append(10)
@@ -65,8 +65,8 @@ async def s03(stage: Stage) -> None:
 
 @scenario("S01", "Truncation to the high watermark loses an acknowledged record", source="KIP-101 scenario 1, KAFKA-1211")
 async def s01(stage: Stage) -> None:
-    """A follower has a record and does not know yet that it is committed. Whatever makes it follow again, or lead, it must not
-    cut off what it has in common with its leader."""
+    """A follower has a record and does not know yet that it is committed. When it follows again, or leads, it must not truncate
+    records that it has in common with its leader."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     stage.says("Broker 1 leads, broker 2 follows; both have offset 0, and know that it is committed.")
     await stage.append(1)
@@ -99,12 +99,12 @@ SHAPES: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]], int]] = {
     "forked, the leader went on in the old epoch": ([(1, 10), (3, 2)], [(1, 6), (2, 6)], 6),
     "no epoch in common": ([(3, 10)], [(2, 8)], 0),
 }
-"""Name -> the logs of leader and follower as runs of (epoch, records), and the offset where they part."""
+"""Name -> the logs of leader and follower as runs of (epoch, records), and the offset at which they diverge."""
 
 
 @scenario("S04", "All seven shapes of divergence", source="Vanlightly/kafka-tlaplus, KIP-966 description section 3")
 async def s04(stage: Stage) -> None:
-    """Whatever two logs look like, the follower cuts its own where they part, and not a record more."""
+    """In every shape of divergence, the follower truncates its log at the offset where the logs diverge, and no record more."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.raise_epoch(4, leader=1, other=2)
     for name, (leaders, followers, parting) in SHAPES.items():
@@ -138,8 +138,8 @@ def _forged(runs: list[tuple[int, int]]) -> list[bytes]:
 
 @scenario("S05", "The epoch of a leader that wrote nothing is missing", source="KAFKA-7415")
 async def s05(stage: Stage) -> None:
-    """A leader enters its epoch at its LEO when it begins to lead, not with its first record. Otherwise later questions about
-    earlier epochs get wrong answers."""
+    """A leader adds its epoch to the epoch cache, at its LEO, when it begins to lead, not with its first record. Otherwise later
+    questions about earlier epochs get wrong answers."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Ten records are on all replicas. An eleventh reaches broker 3 alone, which is then stopped.")
     await stage.append(10)
@@ -177,8 +177,8 @@ async def s05(stage: Stage) -> None:
 
 @scenario("S06", "A truncation to the LEO leaves a stale epoch", source="KAFKA-10706")
 async def s06(stage: Stage) -> None:
-    """No record has to be cut off, but the epoch cache still has to drop an entry. Otherwise the follower asks about the same
-    epoch for ever."""
+    """No record has to be truncated, but the epoch cache has to drop an entry. Otherwise the follower would send the same epoch
+    forever."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(10)
     diverging: list[int] = []
@@ -213,8 +213,8 @@ async def s06(stage: Stage) -> None:
 
 @scenario("S07", "The new leader's HW is applied before the truncation", source="KAFKA-14704")
 async def s07(stage: Stage) -> None:
-    """A former leader with a log tail of its own learns its new leader's HW, which lies beyond that tail. The records of the
-    tail are not what was committed, so the HW must not cover them for a moment."""
+    """A former leader with a log tail of its own receives its new leader's HW, which lies beyond that tail. The records of the
+    tail are not the committed ones, so the HW must not cover them, not even for a moment."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Ten records are committed. Broker 1, cut off from the others, appends three more that no other replica has.")
     await stage.append(10)
@@ -244,7 +244,7 @@ async def s07(stage: Stage) -> None:
 
 @scenario("S08", "A fetch below the leader's log start with a diverging epoch", source="KAFKA-12996")
 async def s08(stage: Stage) -> None:
-    """The follower's fetch is wrong in two ways at once. OFFSET_OUT_OF_RANGE wins: its log is of no use any more."""
+    """The follower's fetch is out of range and has a diverging epoch. OFFSET_OUT_OF_RANGE wins, because its log is useless."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.raise_epoch(4, leader=1, other=2)
     stage.says("The leader's log begins at 50, in epoch 3; the follower ends at 20, in epoch 1.")
@@ -258,7 +258,7 @@ async def s08(stage: Stage) -> None:
 
 @scenario("S09", "The last fetched epoch is lost after an empty response", source="KAFKA-15510")
 async def s09(stage: Stage) -> None:
-    """A follower that has caught up gets empty responses. They must not make it forget the epoch of its last record."""
+    """A follower that has caught up gets empty responses. Its later fetches must still have the epoch of its last record."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     silent: list[str] = []
@@ -290,7 +290,8 @@ async def s09(stage: Stage) -> None:
 
 @scenario("S10", "A follower that is ahead of its leader survives", source="KAFKA-3410, KAFKA-3924")
 async def s10(stage: Stage) -> None:
-    """In Kafka, such a follower once took this for an unclean election that was not allowed, and ended its process."""
+    """A follower whose log is longer than its leader's truncates it. In Kafka, such a follower once took this for a forbidden
+    unclean election, and ended its process."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.raise_epoch(4, leader=1, other=2)
     stage.says("The follower has twenty records, its leader fifteen: the other five were never committed.")
@@ -304,8 +305,8 @@ async def s10(stage: Stage) -> None:
 
 @scenario("S11", "A full truncation leaves the HW behind", source="KAFKA-9491, KAFKA-16452")
 async def s11(stage: Stage) -> None:
-    """A follower drops its whole log and restarts at its leader's log start. Its HW has to move along. Otherwise, if it is
-    elected before it learns a newer HW, it cannot serve what it has."""
+    """A follower drops its whole log and restarts at its leader's log start. Its HW has to move with it. Otherwise, if it is
+    elected before it receives a newer HW, it cannot serve its records."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.raise_epoch(4, leader=1, other=2)
     stage.says("The leader's log begins at 100. The follower has 0 to 19, all committed.")
@@ -331,9 +332,8 @@ async def s11(stage: Stage) -> None:
 
 @scenario("S12", "Records of a future epoch in a fetch response", source="KAFKA-18723")
 async def s12(stage: Stage) -> None:
-    """A leader may lose and regain its leadership while it builds a response. The last records that it read are then of an epoch
-    that the follower did not ask about, so the follower cannot judge whether its own log fits. And a response may be malformed
-    altogether."""
+    """A leader may lose and regain its leadership while it builds a response. The last records that it read are then of a newer
+    epoch than the follower's request, so the follower cannot judge whether its own log fits. And a response may be malformed."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(9)
     await stage.until(lambda: stage.end(2) == 9, what="broker 2 has nine records")

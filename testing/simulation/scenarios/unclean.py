@@ -1,4 +1,4 @@
-"""Unclean elections: S02, S28, S76 and S77. The new leader lacks committed records; replicas and consumers have to learn that."""
+"""Unclean elections: S02, S28, S76 and S77. The new leader lacks committed records, which replicas and consumers must detect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG = "/data/orders-0/00000000000000000000.log"
 
 
 async def _open(stage: Stage, brokers: int = 2) -> None:
-    """A topic for which one copy is enough, and which is led by any replica rather than by none."""
+    """Open a topic for which one copy is enough, and for which an unclean election is preferred to no leader."""
     await stage.open(
         replicas=[1, 2, 3][:brokers],
         brokers=brokers,
@@ -35,8 +35,8 @@ async def _open(stage: Stage, brokers: int = 2) -> None:
 
 @scenario("S02", "Both machines lose power, and the shorter log leads", source="KIP-101, scenario 2; KIP-279")
 async def s02(stage: Stage) -> None:
-    """Two logs have different records at the same offset. The one that leads stays; the other must drop its own record, however
-    long its log is. The cluster says what it may have lost."""
+    """Two logs have different records at the same offset. The log of the leader stays; the other replica must drop its own
+    record, however long its log is. The cluster reports which records may be lost."""
     await _open(stage)
     await stage.append(1)
     await stage.until(lambda: stage.end(2) == 1, what="broker 2 has record 0")
@@ -66,7 +66,7 @@ async def s02(stage: Stage) -> None:
 
 
 class _Reader:
-    """A production consumer that reads from the beginning until it meets an error."""
+    """A production consumer that reads from the beginning until an error is raised."""
 
     def __init__(self, stage: Stage) -> None:
         self.values: dict[int, bytes] = {}
@@ -91,7 +91,7 @@ class _Reader:
 
 
 def _must_be_told(stage: Stage, reader: _Reader, read: dict[int, bytes], *, end: int) -> None:
-    """The consumer has learned where the logs part, and has got no record at a position that it had read."""
+    """Check that the consumer got the offset at which the logs diverge, and no record at an offset that it had already read."""
     error: Any = reader.error
     stage.must(isinstance(error, LogTruncated), f"the consumer is told that the log was truncated ({error!r})")
     stage.must((error.position, error.diverging_offset) == (max(read) + 1, end), f"and from where on: {end}")
@@ -100,8 +100,8 @@ def _must_be_told(stage: Stage, reader: _Reader, read: dict[int, bytes], *, end:
 
 @scenario("S28", "Consumers across an unclean election", source="KIP-320")
 async def s28(stage: Stage) -> None:
-    """Two consumers have read ten records. The next leader has eight. One consumer asks for its position while the log is
-    shorter, the other after it has grown beyond, where other records are at the same offsets."""
+    """Two consumers have read ten records. The next leader has eight. One consumer fetches from its position while the log is
+    shorter, the other one when the log has grown beyond it, with other records at the same offsets."""
     await _open(stage)
     await stage.append(8)
     await stage.until(lambda: stage.hw(2) == 8, what="broker 2 has eight records")
@@ -137,8 +137,8 @@ async def s28(stage: Stage) -> None:
 
 @scenario("S77", "The log of an older epoch leads", source="KIP-966; Vanlightly on unclean recovery")
 async def s77(stage: Stage) -> None:
-    """The only replica that returns has records of an earlier leader beyond its high watermark. Its log is longer than what it
-    shares with the last leader's, so the end of its log says nothing about what is lost."""
+    """The only replica that returns has records of an earlier leader beyond its high watermark. Its log is longer than its common
+    part with the last leader's log, so its log end does not show which records are lost."""
     await _open(stage, brokers=3)
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == stage.hw(3) == 5, what="all know HW 5")
@@ -169,8 +169,8 @@ async def s77(stage: Stage) -> None:
 
 @scenario("S76", "The end of a recovery is refused", source="KIP-704")
 async def s76(stage: Stage) -> None:
-    """A leader that was elected uncleanly recovers before others join its ISR. The controller must know the end of the recovery
-    first, also if that takes several attempts while a follower is in sync already."""
+    """A leader that was elected uncleanly recovers before other replicas join its ISR. The controller must have accepted the end
+    of the recovery first, even if that takes several attempts while a follower is already in sync."""
     await _open(stage, brokers=3)
     await stage.append(5)
     await stage.until(lambda: stage.end(2) == stage.end(3) == 5, what="all have five records")
