@@ -9,7 +9,7 @@
     runs/           one seed from its options to its verdict
     story/          a run in words and pictures
     campaign/       many runs: sweeps, mutations, shrinking
-    guards/         one condition less in the product: which instrument notices?
+    guards/         removes one condition of the product at a time: which instrument detects that?
 
 Production code reaches the world through four doors only (time, network, disk, randomness). Here they lead to simulated ones, so
 the seed decides everything that happens.

@@ -1,4 +1,4 @@
-"""Hunts mutations: after how many runs does the simulation notice that a guard is missing?
+"""Hunts mutations: after how many runs does the simulation detect that a guard is missing?
 
     make mutate                                     the whole table
     python -m strandline.testing.simulation.campaign.hunt M01 M11 --seeds 200

@@ -1,4 +1,4 @@
-"""Production code with one guard removed: does the simulation notice?
+"""Production code with one guard removed: does the simulation detect that?
 
 A simulation that finds nothing proves something only if it would have found a bug. Each mutation removes one guard from the
 running code, from outside, while `applied` lasts. The simulation has to find each of them within a bounded number of seeds

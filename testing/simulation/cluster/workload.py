@@ -125,8 +125,8 @@ class Workload:
         self.transactions.begin(self._begin)
 
     def _declare_compaction(self) -> None:
-        """Tell the history which partitions are compacted, and for how long they keep tombstones. This time is not exact, because
-        clocks run wrong by up to a twentieth, or jump by up to an hour."""
+        """Pass to the history which partitions are compacted, and for how long they keep tombstones. This time is not exact,
+        because clocks run wrong by up to a twentieth, or jump by up to an hour."""
         are_right = "clock_jump" not in self.options.kinds
         for topic in self.options.topics:
             if topic.is_compacted:

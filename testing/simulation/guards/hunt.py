@@ -141,7 +141,7 @@ def read_watched(way: str) -> list[Watched]:
 
 
 def by_unit_tests(guard: Guard, runs: Sequence[Watched]) -> Find:
-    """Run the tests in which the guard makes a difference, those of its own room and the most specific ones first, until one
+    """Run the tests in which the guard makes a difference, those of its own package and the most specific ones first, until one
     fails."""
     room = f"tests/{guard.module.partition('/')[0]}/"
     there = [run for run in runs if guard.number in run.guards and run.passed]

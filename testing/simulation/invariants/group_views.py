@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a coordinator may answer to a member from a record on: the member's epoch, and its partitions."""
+    """The content that an answer to a member may have from a record on: the member's epoch, and its partitions."""
 
     at: Entry
     epoch: int

@@ -241,7 +241,7 @@ def _is_committed(replica: ReplicaGhost, at: Entry) -> bool:
 
 
 def _check_told(replica: ReplicaGhost, view: GroupView, member: tuple[str, str], fits: Callable[[Told], bool], what: str) -> None:
-    """I36: a response tells the member only an epoch and an assignment that a committed record gives it."""
+    """I36: the epoch and the assignment in a response are those that a committed record gives to the member."""
     known = [told for told in view.history.get(member, ()) if fits(told)]
     if not any(_is_committed(replica, told.at) for told in reversed(known)):
         why = "a record that is not committed says" if known else "no record says"

@@ -2,7 +2,7 @@
 
 The probes (`probes.py`) call an `on_...` method for each state change. The method first updates the ghosts, then calls the
 checks that can be judged at this change, and raises `Violation`. Checks of a whole log or a whole partition run in `after_step`,
-for those that changed since the last call; if none did, that costs a look at two empty dicts. Every `SWEEP_STEPS` steps
+for those that changed since the last call; if none did, that costs a check of two empty dicts. Every `SWEEP_STEPS` steps
 `after_step` also checks what no event reports: timers, resources.
 """
 

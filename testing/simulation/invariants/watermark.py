@@ -104,7 +104,7 @@ def _commit(replica: ReplicaGhost, high_watermark: int) -> None:
 
 
 def _check_min_isr(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderState, high_watermark: int) -> None:
-    """The minimum is checked against the ISR that was committed with the partition epoch which this leader knows."""
+    """I10: the ISR that was committed with the partition epoch that this leader knows has the minimum size."""
     partition, live = replica.partition, replica.live
     assert live is not None
     known = partition.history.get(live.partition_epoch)

@@ -1,1 +1,1 @@
-"""What a simulated process runs on: virtual time, event loops, network, disks, and the trace of all that happens."""
+"""The environment of simulated processes: virtual time, event loops, network, disks, and the trace of all events."""

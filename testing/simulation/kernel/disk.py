@@ -270,7 +270,7 @@ class SimFiles(MemoryFiles):
             inode.evict()
 
     def write_back(self, pattern: str = "*") -> None:
-        """Write back the dirty pages of files, and all names, as the kernel does after some time."""
+        """Write back the dirty pages of matching files, and all names, as the kernel does after some time."""
         for _, inode in self._matching(pattern):
             inode.sync()
         self.root.sync_all()

@@ -89,7 +89,7 @@ class CrashPoint:
 
     left: int
     operation: str | None
-    """None: any operation that changes the disk."""
+    """The name of the operation; None: any operation that changes the disk."""
     pattern: str
     moment: Moment
 

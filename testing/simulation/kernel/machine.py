@@ -43,7 +43,7 @@ class Machine:
         self.seconds_per_second = 1.0
         """The value of `clock_rate`, as a plain attribute because the loop reads it for each look at the clock."""
         self._drift_s = 0.0
-        """What its clocks would have shown at the beginning of the world if they had always run at the present rate."""
+        """The seconds that its clocks would have shown at the beginning of the world, had they always run at the present rate."""
         self.clock_offset_s = 1000.0 + node_id
         """The same for its monotonic clock. Set it before the machine runs."""
         self._wall_jump_ms = self.wall_jump_ms_max = 0

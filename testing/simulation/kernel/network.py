@@ -183,7 +183,7 @@ class Network:
         self._backlog: dict[SimServer, list[End]] = {}
         """Connections that are open for the client and not accepted yet."""
         self.read_limits: dict[int, tuple[float, int]] = {}
-        """By machine: the probability of a short read, and its size."""
+        """Machine -> the probability of a short read, and its size in bytes."""
         self.read_delays: dict[int, float] = {}
         self._questions: list[tuple[str, asyncio.Future[list[str]]]] = []
         """Look-ups that wait for the resolver while it is silent."""
@@ -295,8 +295,8 @@ class Network:
         return next((hold for hold in self.holds if hold.left and hold.matches(message)), None)
 
     def break_on(self, matches: Predicate, times: int = 1, *, after: bool = False, chance: float = 1.0) -> None:
-        """Break the connection of a message that matches when the message arrives, and reset both ends. The receiver has read
-        what came before it and, with `after`, the message itself."""
+        """Break the connection of a message that matches when the message arrives, and reset both ends. The receiver has read the
+        bytes before the message and, with `after`, the message itself."""
         self.breaks.append(Break(matches, times, after, chance))
 
     def maybe_break(self, sender: End, segment: Segment) -> bool:

@@ -361,7 +361,7 @@ class End:
             peer.inbox_bytes += size
             if peer.transport is not None:
                 peer.transport.maybe_read()
-            return QUIET  # Neither process sees a change before it reads.
+            return QUIET  # No process sees these bytes before it reads them.
         peer.receive(segment)
         if self.is_orphan:
             self._maybe_forget()
@@ -391,7 +391,7 @@ class End:
             self._queue.extendleft(reversed(lost))
             self._be_stuck()
 
-    # -- when nothing is heard ----------------------------------------------------------------------------------------
+    # -- silence ------------------------------------------------------------------------------------------------------
 
     def _be_stuck(self) -> None:
         if self._stuck_since < 0:

@@ -53,7 +53,7 @@ class Event(NamedTuple):
     partition: str
     """The name of a partition, such as `orders-0`; empty if the event is about none."""
     fields: Mapping[str, Any]
-    """Only values that JSON has."""
+    """The fields of the event. Their values are those that JSON can represent."""
 
 
 Listener = Callable[[str, int, str, Mapping[str, Any]], object]
@@ -89,7 +89,7 @@ class Trace:
         self._of_partition: defaultdict[str, deque[Event]] = defaultdict(lambda: deque(maxlen=OF_A_PARTITION))
         self._of_kind: defaultdict[str, deque[Event]] = defaultdict(lambda: deque(maxlen=OF_A_KIND))
         self.about: dict[str, Any] = {}
-        """What `write_jsonl` wrote about the run: seed, scenario, hash. Only `read` fills it."""
+        """The description of the run that `write_jsonl` wrote: seed, scenario, hash. Only `read` fills it."""
         self.listeners: defaultdict[str, list[Listener]] = defaultdict(list)
         """Kind of event -> the functions that are called with each event when it happens."""
 
@@ -164,7 +164,7 @@ class Trace:
         return self._all is not None or len(self._recent) == self._number
 
     def counts(self) -> dict[str, int]:
-        """How often each kind happened."""
+        """Kind of event -> how often it happened."""
         return dict(sorted(self._counts.items()))
 
     def now(self) -> float:

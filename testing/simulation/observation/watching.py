@@ -130,7 +130,7 @@ class Watch:
                 found = {key: before(*args) for key, before in befores} if befores else nothing
                 try:
                     result = function(*args, **kwargs)
-                except Exception as e:  # An exception that ends a simulated process counts for nothing.
+                except Exception as e:  # Not ProcessDied, which ends a simulated process: that call is not judged.
                     judge(raised, args, None, e, found)
                     raise
                 if returned:

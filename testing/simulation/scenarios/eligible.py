@@ -1,4 +1,4 @@
-"""Eligible leader replicas (KIP-966): S25 and S26, and with kills, a raised min ISR and a lost disk: S64 to S67.
+"""Eligible leader replicas (KIP-966): S25 and S26, and S64 to S67 with kills, changes of the min ISR, and a lost disk.
 
 A replica that left the ISR when it had become smaller than the min ISR still has every committed record, and may lead if the ISR
 is empty. A replica whose machine has lost power may not, before it has caught up."""

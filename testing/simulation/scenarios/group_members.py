@@ -153,9 +153,9 @@ async def s104(stage: Stage) -> None:
 
 @scenario("S105", "A heartbeat is late on a connection that was given up", source="docs/bugs.md; Apache Kafka accepts it")
 async def s105(stage: Stage) -> None:
-    """A heartbeat says that the member owns one partition. It is not answered in time, and the member sends the next one on a new
-    connection. Later, in the same epoch, it owns a second partition, and is to give it up again. If the first heartbeat arrived
-    now, the second partition would count as given up, while the member reads it."""
+    """A heartbeat reports that the member owns one partition. It is not answered in time, and the member sends the next one on a
+    new connection. Later, in the same epoch, the member owns a second partition, and has to give it up again. If the first
+    heartbeat were accepted now, the second partition would count as given up, while the member still reads it."""
     group = await open_group(stage)
     first, second = group.member("first"), group.member("second")
     await group.settled(first)

@@ -365,7 +365,7 @@ async def s23(stage: Stage) -> None:
 @scenario("S24", "A zombie leader", source="hachikuji/kafka-specification, ReplicaPresumesLeadership")
 async def s24(stage: Stage) -> None:
     """A broker that was the leader was paused, and does not know that another broker leads now. Later a leader that is not paused
-    cannot reach a controller. Neither may acknowledge a write then."""
+    cannot reach a controller. Neither may acknowledge a write that the new leader does not have."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     stage.says("Broker 1 is stopped in the middle of a write. Broker 2 is elected, and writes.")

@@ -120,8 +120,8 @@ class Stage:
         """(topic, partition) -> offset -> value of each record that a successful acks=all response acknowledged."""
         self.min_insync = 0
         self.may_lose = False
-        """Whether records may be lost: a power cut has struck a topic for which one copy is enough. As written, the story ensures
-        that another copy exists; with a random fault the struck one may have been the only one."""
+        """Whether records may be lost: a power cut has struck a topic for which one copy is enough. As written, the story knows
+        which copy that was; with a random fault it may have been the only one."""
         self.invariants: Invariants | None = None
         """The invariants of the run. If a story writes a log itself (`forge`), their ghosts drop the records of the partition."""
         self._patches: list[tuple[Any, str, Any]] = []
