@@ -7,8 +7,8 @@
 | I1 election safety | leaders.py, logs.py | a role begins; a leader appends; the quorum elects |
 | I2 membership | membership.py | each committed metadata batch |
 | I3 ELR | membership.py | each committed metadata batch |
-| I4 log matching | logs.py, watermark.py, rest.py | append; recovery; HW moves; bytes at rest |
-| I5 offset order | logs.py | after a step that touched the log; append; recovery |
+| I4 log matching | logs.py, watermark.py, rest.py, compaction.py | append; recovery; HW moves; bytes at rest |
+| I5 offset order | logs.py, compaction.py | after a step that touched the log; append; recovery |
 | I6 truncation | logs.py | each truncation |
 | I7 completeness | watermark.py | HW of a leader moves; election; after a step that disturbed the partition |
 | I8 visibility | reads.py | each fetch response to a consumer |
@@ -22,7 +22,7 @@
 | I16 idempotence | producers.py | records become committed; producer states at rest |
 | I17 purgatory | purgatory.py | each answer; sweeps; idle at rest |
 | I18 quorum durability | quorum.py | a vote or a voter's fetch leaves; flush; quorum HW |
-| I19 metadata | quorum.py, membership.py | quorum HW; batches that a node applies; snapshots; at rest |
+| I19 metadata | quorum.py, membership.py, leaders.py, logs.py | quorum HW; applied batches; a role begins; snapshots; at rest |
 | I20 honesty | honesty.py | damage; truncation below the HW; failed disk; losses at rest |
 | I22 topic identity | logs.py, observer.py | append; recovery; a partition is served |
 | I23 resources | resources.py | sweeps; each orderly stop |

@@ -1,6 +1,6 @@
-"""I1: in an epoch, one process leads.
+"""I1: in an epoch, one process leads, on the broker that the metadata names. I19: the metadata names a leader of this epoch.
 
-This is stricter than one *node*: a broker that was restarted may have fewer records than its previous process, so it must not
+I1 is stricter than one *node*: a broker that was restarted may have fewer records than its previous process, so it must not
 continue in that process's epoch either.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
