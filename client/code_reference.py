@@ -1,7 +1,7 @@
 """docs/error-codes.md: `python -m strandline.client.code_reference > docs/error-codes.md`.
 
-Numbers, flags and meanings are those of `protocol/errors.py`. What to do about a code is text in this module; a test checks
-that no code is without.
+Numbers, flags and meanings are those of `protocol/errors.py`. The advice about a code is text in this module; a test checks that
+every code has one.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.POSITION_OUT_OF_RANGE: "Nothing: the node asks for the newer snapshot.",
     },
 }
-"""By the work during which a code is met: what to do about each."""
+"""The advice about each code, by the kind of request that returns it."""
 
 NEVER_SENT = (
     ErrorCode.TOPIC_DELETION_DISABLED,

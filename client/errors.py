@@ -16,7 +16,7 @@ StrandlineError
     DeliveryFailed      a record was rejected, and is not sent again
       DeliveryNotAuthorized   the principal may not write to the topic (a TopicAuthorizationFailed, too)
       OffsetConflict    the log end is not at the offset that `expect_offset` names; nothing was written
-      TokenFenced       a record with a higher `fencing_token` came before; nothing was written
+      TokenFenced       a record with a higher `fencing_token` was appended before; nothing was written
       ProducerFenced    a newer producer has the name or the transactional id: this one can send nothing more
       DeliveryTimeout   its `delivery_timeout_ms` has passed; if it was sent, it is not known whether it was written
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
@@ -146,8 +146,8 @@ class ClientError(StrandlineError):
 
 
 def copy_of(error: BaseException) -> BaseException:
-    """A copy of an error that is kept, to be raised once. An error that is raised refers to all frames that it passes through;
-    raising the kept one itself would keep those frames, too."""
+    """A copy of a stored error, to be raised once. An error that is raised refers to all frames that it passes through; raising
+    the stored error itself would keep those frames, too."""
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.__cause__, copy.__suppress_context__ = error.__cause__, error.__suppress_context__
@@ -172,18 +172,18 @@ def no_such_partition(count: int) -> str:
 
 
 class RequestFailed(ClientError):
-    """A broker rejected the request: `code` says why, and `retriable` is that of the code."""
+    """A broker rejected the request: `code` is the reason, and `retriable` is that of the code."""
 
 
 class AuthenticationFailed(ClientError):
     """The cluster does not accept the client's credentials or certificate, does not offer its mechanism, or the client does not
     accept the server's certificate. It is raised at once, because another attempt would fail as well. A running client raises it
-    from its calls when its credential was withdrawn; each call finds out whether the credential is valid again."""
+    from its calls after its credential was withdrawn; each call checks whether the credential is valid again."""
 
 
 class AuthorizationFailed(RequestFailed):
     """The client's principal lacks a right (an ACL). Each kind of resource has its own class; the message names the resource. It
-    is not retriable: an administrator has to grant the right (`strandline acl add`)."""
+    is not retriable: an administrator must grant the right (`strandline acl add`)."""
 
 
 class TopicAuthorizationFailed(AuthorizationFailed):
@@ -231,7 +231,7 @@ class DeliveryTimeout(DeliveryFailed):
 
 
 class OffsetConflict(DeliveryFailed):
-    """The record was sent with `expect_offset`, and the partition's log end was not there. The record is not in the log.
+    """The record was sent with `expect_offset`, and the partition's log end was another one. The record is not in the log.
 
     If `log_end_offset` is higher, all records below it are committed: a consumer can read them, and decide what to do. If it is
     lower, a deposed leader that does not know yet that it was replaced may have answered. So the client looks up the leader and
@@ -251,7 +251,7 @@ class OffsetConflict(DeliveryFailed):
     ) -> None:
         self.expected_offset = expected_offset
         self.log_end_offset = log_end_offset
-        """The offset that the next record gets, when the leader rejected this one."""
+        """The offset after the last record of the log, at the time when the leader rejected this record."""
         super().__init__(
             f"the record expects offset {expected_offset}, but the log end is {log_end_offset}; nothing was written",
             topic=topic,
@@ -281,7 +281,7 @@ class TokenFenced(DeliveryFailed):
         self.fencing_token = fencing_token
         """The token of the record."""
         self.highest_token = highest_token
-        """The highest token of the partition, when the leader rejected the record."""
+        """The highest token of the partition, at the time when the leader rejected the record."""
         super().__init__(
             f"fencing token {fencing_token} is fenced: a record with token {highest_token} came before; nothing was written",
             topic=topic,
@@ -300,7 +300,7 @@ class ProducerFenced(DeliveryFailed):
 
 class TransactionAbortable(ClientError):
     """The transaction cannot be committed: a record or the offsets could not be stored (`__cause__`), or it has timed out. Abort
-    it, and the same producer can begin the next transaction (KIP-1050). `Producer.transaction` aborts by itself."""
+    it, and the same producer can begin the next transaction (KIP-1050). `Producer.transaction` aborts it automatically."""
 
 
 class TransactionTimedOut(TransactionAbortable):
@@ -308,13 +308,13 @@ class TransactionTimedOut(TransactionAbortable):
 
 
 class TransactionFailed(ClientError):
-    """The coordinator refuses this producer for good, and it can send nothing more. The transaction is not committed. A new
+    """The coordinator rejects this producer for good, and it can send nothing more. The transaction is not committed. A new
     producer with the same transactional id aborts it."""
 
 
 class TransactionOutcomeUnknown(TransactionFailed):
     """The coordinator did not answer in time whether the transaction is committed, or aborted. Call `commit_transaction` (or
-    `abort_transaction`) again, and it finds out. Or start a new producer with the same transactional id: when its `start` has
+    `abort_transaction`) again to get the outcome. Or start a new producer with the same transactional id: when its `start` has
     returned, the transaction is over, and a `read_committed` consumer sees whether its records are there."""
 
 
@@ -346,10 +346,10 @@ class LogTruncated(ClientError):
 
 class TopicRecreated(ClientError):
     """The topic was deleted and recreated under its name, while it was assigned. The position is an offset of the old topic's
-    log, and means nothing in the new one's: `seek` to read that. Raised with `auto_offset_reset="error"`; with another policy the
-    consumer logs a warning and continues by the policy.
+    log, and means nothing in the new log: `seek` to read the new topic. Raised with `auto_offset_reset="error"`; with another
+    policy the consumer logs a warning and continues by the policy.
 
-    Kafka's Java consumer knows topic ids too (KIP-516), but accepts whatever id the newest metadata has for the name
+    Kafka's Java consumer knows topic ids too (KIP-516), but accepts any id that the newest metadata has for the name
     (KAFKA-12257): it continues at the old offset in the new log, so that records are skipped or read twice, or the reset policy
     applies if the offset is outside the log. Only the leader epochs (KIP-320) may prevent that, by chance."""
 
@@ -364,14 +364,15 @@ class TopicRecreated(ClientError):
 
 class CorruptRecords(ClientError):
     """A fetched batch cannot be read: its checksum is wrong, its records are malformed, or its compression is not supported. Its
-    records are not returned, and the position stays before it, unless `on_corrupt_batch="skip"`."""
+    records are not returned, and the position stays before the batch, unless `on_corrupt_batch="skip"`."""
 
     def __init__(
         self, cause: str, *, topic: str, partition: int, first_offset: int, last_offset: int, code: ErrorCode | int | None = None
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
-        """-1 if it is not known, because the batch's header is damaged. Such a batch cannot be skipped."""
+        """The offset of the batch's last record; -1 if it is not known, because the header is damaged. Such a batch cannot be
+        skipped."""
         if last_offset >= 0:
             text = f"the batch at offset {first_offset} (to {last_offset}) cannot be read: {cause}; to continue after it, "
             text += f'set on_corrupt_batch="skip" or seek to {last_offset + 1}'
@@ -386,7 +387,7 @@ class CommitFailed(ClientError):
 
 
 class GroupMembershipFailed(ClientError):
-    """The consumer is not a member of its group, and trying again would not help: the coordinator refuses it (see `code`), or a
+    """The consumer is not a member of its group, and trying again would not help: the coordinator rejects it (see `code`), or a
     background task of the consumer has ended. All calls that return records raise it. The consumer has lost its partitions."""
 
 
@@ -421,7 +422,7 @@ AUTHENTICATION_CODES = frozenset(
         ErrorCode.ILLEGAL_SASL_STATE,
     }
 )
-"""Codes of an authentication that another attempt does not mend."""
+"""Codes of a failed authentication that would fail again in another attempt."""
 _BY_CODE: dict[ErrorCode, type[RequestFailed]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: TopicAuthorizationFailed,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: GroupAuthorizationFailed,
@@ -429,16 +430,16 @@ _BY_CODE: dict[ErrorCode, type[RequestFailed]] = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ClusterAuthorizationFailed,
 }
 AUTHORIZATION_CODES = frozenset(_BY_CODE)
-"""Codes of a right that is missing."""
+"""Codes that mean that the principal lacks a right."""
 
 
 def request_failed(message: str, *, code: ErrorCode | int, **facts: Any) -> RequestFailed:
-    """The error for a code: RequestFailed, or the class of a right that is missing."""
+    """The error for a code: RequestFailed, or its subclass for the right that is missing."""
     return _BY_CODE.get(to_code(code), RequestFailed)(message, code=code, **facts)
 
 
 def delivery_failed(message: str, *, code: ErrorCode | int, **facts: Any) -> DeliveryFailed:
-    """The error of a rejected record for a code."""
+    """The error for a record that was rejected with a code."""
     is_denied = code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return (DeliveryNotAuthorized if is_denied else DeliveryFailed)(message, code=code, **facts)
 
@@ -455,7 +456,7 @@ def authentication_error(error: BrokerError, address: str) -> AuthenticationFail
 
 
 def _is_certificate_refused(cause: BaseException | None) -> bool:
-    """Return True if one end of the connection does not accept the certificate of the other one."""
+    """Whether one end of the connection does not accept the certificate of the other end."""
     return isinstance(cause, SSLCertVerificationError) or (isinstance(cause, SSLError) and cause.reason in _REFUSALS)
 
 
@@ -469,12 +470,12 @@ _REFUSALS = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED",
     "TLSV1_ALERT_UNKNOWN_CA",
 }
-"""Alerts with which a broker refuses the certificate of its client."""
+"""TLS alerts with which a broker rejects the certificate of its client."""
 
 
 def to_client_error(error: BaseException, *, api: str | None = None, broker_id: int | None = None) -> StrandlineError:
-    """The error of a connection as an error of the client. An error of this package is returned as it is, unless it has a
-    code."""
+    """The error of a connection as an error of the client. A BrokerError becomes the error for its code; any other error of this
+    package is returned as it is."""
     if isinstance(error, BrokerError):
         text = describe(error.code, error.message)
         if error.code in AUTHENTICATION_CODES:

@@ -1,4 +1,4 @@
-"""The event loop that a client was started on, and where all of its calls belong.
+"""The event loop on which a client was started, and on which all of its calls must run.
 
 A client keeps its state without locks, because one event loop runs all of its code. A call from another thread could change that
 state at any moment, and a call from another loop of the same thread would wait for events that its loop never sees. So each call

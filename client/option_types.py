@@ -30,13 +30,13 @@ class OptionType:
         raise NotImplementedError
 
     def parse(self, text: str) -> Any:
-        """The normal form of a value that stands as text in a properties file. ValueError if the type does not accept it. By
-        default the type accepts the same texts as from a program."""
+        """The normal form of a value that is text in a properties file. ValueError if the type does not accept it. By default the
+        type accepts the same texts as from a program."""
         return self.check(text)
 
 
 def _whole(value: Any) -> int:
-    """An int, or what Python accepts as one (numpy's integers), but not a bool."""
+    """An int, or an object that Python accepts as one (numpy's integers), but not a bool."""
     if isinstance(value, bool):
         raise ValueError
     try:
@@ -106,7 +106,7 @@ class Flag(OptionType):
         return value
 
     def parse(self, text: str) -> bool:
-        """ValueError for any other text."""
+        """The bool that the text names. ValueError for any other text."""
         known = {"true": True, "false": False}
         if text.lower() not in known:
             raise ValueError
@@ -176,7 +176,7 @@ class Bytes(OptionType):
 
 
 class Function(OptionType):
-    """A callable; it cannot be written in a properties file. Its result is used at once, so a coroutine function is refused."""
+    """A callable; it cannot be written in a properties file. Its result is used at once, so a coroutine function is rejected."""
 
     text = "a function (not async)"
 
@@ -212,7 +212,7 @@ class Path(OptionType):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A source of tokens as a coroutine function, whatever it was given as."""
+    """A source of tokens, as a coroutine function. `source` may be async or not."""
 
     source: Callable[[], Any] = field(repr=False)
 
@@ -255,7 +255,7 @@ class Addresses(OptionType):
 
 
 class OrNone(OptionType):
-    """None, or what another type accepts."""
+    """None, or a value that another type accepts."""
 
     def __init__(self, other: OptionType) -> None:
         self.other = other

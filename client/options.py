@@ -3,7 +3,7 @@
 The names are aiokafka's, if it has the option. `config={"bootstrap.servers": ..., "enable.idempotence": "false"}` accepts Kafka's
 dotted names, with values as in a properties file or as Python writes them. Keyword arguments are typed: a str that contains a
 number is not accepted as a number. An unknown name is a TypeError that names the nearest known one. A wrong value, or values that
-contradict each other, are a UsageError that says what is accepted. Documents are made from `table_of`.
+contradict each other, are a UsageError that says what is accepted. Documents are generated from `table_of`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Option(NamedTuple):
     """One row of the table."""
 
     name: str
-    """As a keyword argument."""
+    """The name of the option, as a keyword argument."""
     type: OptionType
     default: Any
     unit: str
@@ -77,7 +77,7 @@ class Option(NamedTuple):
     meaning: str
 
     is_secret: bool = False
-    """Its value is in no repr and no error."""
+    """Whether the value is kept out of reprs and errors."""
 
     @property
     def dotted(self) -> str:
@@ -211,7 +211,7 @@ class ClientOptions:
 
     @property
     def connection_security(self) -> ClientSecurity:
-        """How connections are opened. UsageError if the settings contradict each other."""
+        """The settings with which connections are opened. UsageError if they contradict each other."""
         if self.security is not None:
             return self.security
         return ClientSecurity(**{name: getattr(self, name) for name in SECURITY_NAMES})
@@ -379,13 +379,13 @@ class ProducerOptions(ClientOptions):
 
     @property
     def compression(self) -> Compression | None:
-        """How batches are compressed; None: not at all."""
+        """The codec of the batches, and its level; None: batches are not compressed."""
         codec = Codec[(self.compression_type or "none").upper()]
         return Compression(codec, self.compression_level) if codec else None
 
     @property
     def required_acks(self) -> int:
-        """`acks` as produce requests have it: -1 for "all"."""
+        """`acks` in the form of produce requests: -1 for "all"."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
@@ -557,7 +557,7 @@ class ClientKeywords(TypedDict, total=False):
 
 
 class PlainProducerKeywords(ClientKeywords, total=False):
-    """The keyword arguments of `Producer` without the serializers, which are what makes the types of a producer."""
+    """The keyword arguments of `Producer` without the serializers, which determine the types of a producer."""
 
     acks: int | Literal["all"]
     enable_idempotence: bool | None
@@ -586,7 +586,7 @@ class ProducerKeywords(PlainProducerKeywords, total=False):
 
 
 class PlainConsumerKeywords(ClientKeywords, total=False):
-    """The keyword arguments of `Consumer` without the deserializers, which are what makes the types of a consumer."""
+    """The keyword arguments of `Consumer` without the deserializers, which determine the types of a consumer."""
 
     group_id: str | None
     group_instance_id: str | None
@@ -634,14 +634,14 @@ ALIASES = {
     "fetch_wait_max_ms": "fetch_max_wait_ms",
     "fetch_message_max_bytes": "max_partition_fetch_bytes",
 }
-"""Other clients' names for the same option: of aiokafka, Java's client and librdkafka."""
+"""The names that other clients have for an option (aiokafka, Java's client, librdkafka) -> the option."""
 
 AnyOptions = TypeVar("AnyOptions", bound=ClientOptions)
 
 
 def parse_options(kind: type[AnyOptions], keywords: Mapping[str, Any]) -> AnyOptions:
     """The checked options from keyword arguments, and from the mapping `config` among them, with names in Kafka's dotted form. If
-    an option is in both, the keyword argument counts. TypeError for the name of an unknown option; UsageError for a value that
+    an option is in both, the keyword argument applies. TypeError for the name of an unknown option; UsageError for a value that
     the option does not accept, and if `config` is no mapping."""
     rows = {row.name: row for row in table_of(kind)}
     config = keywords.get("config")
@@ -662,7 +662,7 @@ def parse_options(kind: type[AnyOptions], keywords: Mapping[str, Any]) -> AnyOpt
 
 
 def _row(kind: type[ClientOptions], rows: Mapping[str, Option], written: object) -> Option:
-    """The option of that name."""
+    """The option of that name. TypeError if there is none."""
     name = written.replace(".", "_") if isinstance(written, str) else ""
     row = rows.get(ALIASES.get(name, name))
     if row is None:

@@ -1,4 +1,4 @@
-"""What the admin client's calls about quotas take and return."""
+"""The arguments and results of the admin client's calls about quotas."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from strandline.protocol.errors import UsageError
 
 DEFAULT = "<default>"
-"""In place of a name: every user, client id or address that has no quota of its own."""
+"""Stands for every user, client id or address that has no quota of its own, in place of a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """Which clients a quota is for (Kafka's ClientQuotaEntity): a `user`, a `client_id`, both together, or an `ip`.
+    """The clients for which a quota is set (Kafka's ClientQuotaEntity): a `user`, a `client_id`, both together, or an `ip`.
 
-    `"<default>"` in place of a name stands for all that have no quota of their own. The first of these that has a value counts:
+    `"<default>"` in place of a name stands for all that have no quota of their own. The first of these that has a value applies:
     user and client id, user and default id, user, default user and client id, default user and default id, default user, client
     id, default id."""
 

@@ -1,7 +1,8 @@
 """docs/client.md, generated from the code of the client: `python -m strandline.client.reference > docs/client.md`.
 
-Options, signatures, docstrings and errors are those of the code, so the page cannot contradict it; a test compares the two. What
-the code does not say (where to begin, what to do about an error, what differs from aiokafka) is text in this module.
+Options, signatures, docstrings and errors are those of the code, so the page cannot contradict it; a test compares the two. The
+facts that the code does not contain (where to begin, what to do about an error, what differs from aiokafka) are text in this
+module.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ _TO_DO: Mapping[str, str] = {
     '`on_failure="skip"`.',
     "VersionConflict": "Decide again: `e.actual` and `e.value` are what the key has. `Table.update` does it in a loop.",
 }
-"""By error, what a program or a person should do about it."""
+"""The advice to a program or a person about each error."""
 
 _SECURE = """
 ## Secure clusters
@@ -411,7 +412,7 @@ def _client(kind: type[Any], options: type[ClientOptions]) -> Iterator[str]:
 
 
 def calls_of(kind: type[Any]) -> dict[str, Any]:
-    """By name, the public methods and properties of a client: its own, then those of the classes that it derives from."""
+    """The public methods and properties of a client, by name: its own, then those of the classes from which it derives."""
     members = {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
     order = dict.fromkeys(name for base in kind.__mro__ for name in vars(base))
     return {
@@ -430,7 +431,7 @@ def _call(name: str, member: Any) -> str:
 
 
 def signature(function: Any) -> str:
-    """The signature as its definition has it, without `self`; if it is long, with one parameter per line."""
+    """The signature as in the definition of the function, without `self`; if it is long, with one parameter per line."""
     found = inspect.signature(function)
     parameters, is_keyword_only = [], False
     for parameter in list(found.parameters.values())[1:]:

@@ -1,4 +1,4 @@
-"""What the admin client's calls about access rules take and return. Names are Kafka's: TOPIC, READ, LITERAL, ALLOW."""
+"""The arguments and results of the admin client's calls about access rules. Names are Kafka's: TOPIC, READ, LITERAL, ALLOW."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Acl:
     `principal`: `User:alice`, or `User:*` for everyone. `operation`: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE,
     CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE or ALL. `resource_type`: TOPIC, GROUP, CLUSTER (whose only
     name is `kafka-cluster`) or TRANSACTIONAL_ID. `pattern_type`: LITERAL (the name, or `*` for all) or PREFIXED. `host`: an
-    address, a network such as 10.0.0.0/8, or `*`. `permission`: ALLOW or DENY, which counts more."""
+    address, a network such as 10.0.0.0/8, or `*`. `permission`: ALLOW or DENY; DENY takes precedence."""
 
     principal: str
     operation: str
@@ -31,13 +31,13 @@ class Acl:
 
     @property
     def resource(self) -> str:
-        """The pattern of resources for people: `TOPIC:orders`, or `TOPIC:orders*` for a prefix."""
+        """The pattern of resources in a form for people: `TOPIC:orders`, or `TOPIC:orders*` for a prefix."""
         star = "*" if self.pattern_type == "PREFIXED" else ""
         return f"{self.resource_type}:{self.resource_name}{star}"
 
     @property
     def filter(self) -> AclFilter:
-        """Selects this rule alone."""
+        """A filter that selects this rule alone."""
         return AclFilter(
             principal=self.principal,
             operation=self.operation,
@@ -64,7 +64,7 @@ class AclFilter:
 
 
 def number_of(what: str, name: str, names: Mapping[int, str]) -> int:
-    """The number of a name. UsageError names the known ones."""
+    """The number of a name. UsageError for an unknown name; the message lists the known ones."""
     if isinstance(name, str):
         for number, known in names.items():
             if known == name.upper().replace("-", "_"):

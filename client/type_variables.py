@@ -2,7 +2,7 @@
 
 A client without a serializer (or deserializer) has bytes, and `Producer` without brackets means `Producer[bytes, bytes]`. Python
 3.13 is the first one whose type variables have defaults (PEP 696). Type checkers know them for every version through
-typing_extensions, which they bring along, so no program has to install it.
+typing_extensions, which they include, so no program must install it.
 """
 
 from __future__ import annotations
