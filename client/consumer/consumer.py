@@ -185,8 +185,8 @@ class Consumer(HandlerRuns[K, V]):
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster and begin to fetch; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no
-        bootstrap server answers within `connect_timeout_ms`; UsageError if the consumer was started before."""
+        """Find the cluster and begin to fetch; AuthenticationFailed if it rejects the client; NoBrokersAvailable if no bootstrap
+        server answers within `connect_timeout_ms`; UsageError if the consumer was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("the consumer was started before: create a new one")
         self._started_in_handler = sys.exception() is not None
@@ -955,8 +955,8 @@ class Consumer(HandlerRuns[K, V]):
         consumer wait because of quotas), and for each partition position, high watermark, lag (in records, behind the high
         watermark; with `read_committed`, behind the last stable offset) and `preferred_read_replica`: the follower that it is
         read from (`client_rack`), -1 for the leader. With a `group_id` also `group`: rebalances, partitions assigned, revoked and
-        lost, callbacks that failed or were cut off, heartbeats, commits, their failures and latencies, and how long the event
-        loop took to notice the last heartbeat.
+        lost, callbacks that failed or were cut off, heartbeats, commits, their failures and latencies, and the delay with which
+        the event loop processed the last heartbeat.
 
         While `run` runs also `run`: records that were handled, retried, dead-lettered, skipped and dropped, attempts that failed,
         calls and their mean latency, and records that are in flight now: taken and not finished, waiting, or delayed until they

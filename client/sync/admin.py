@@ -28,8 +28,8 @@ class Admin(AdminCalls):
         super().__init__(AsyncAdmin(doors=doors, **options))
 
     def start(self) -> None:
-        """Find the cluster; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no bootstrap server
-        answers within `connect_timeout_ms`; UsageError if the client was started before."""
+        """Find the cluster; AuthenticationFailed if it rejects the client; NoBrokersAvailable if no bootstrap server answers
+        within `connect_timeout_ms`; UsageError if the client was started before."""
         super().start()
 
     def stop(self) -> None:

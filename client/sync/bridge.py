@@ -1,4 +1,4 @@
-"""What the clients without asyncio have in common: a client for asyncio, and the thread on which it runs."""
+"""The common part of the clients without asyncio: a client for asyncio, and the thread on which it runs."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ class AsyncClient(Protocol):
 Client = TypeVar("Client", bound=AsyncClient)
 
 STOP_GRACE_S = 5.0
-"""`stop` waits so much longer than the client itself needs at most. If the loop does not answer by then, because a callback or a
-deserializer of the program blocks it, its thread is abandoned."""
+"""Seconds that `stop` waits beyond the time that the client itself needs at most. If the loop does not answer by then, because a
+callback or a deserializer of the program blocks it, its thread is abandoned."""
 
 
 class Bridge(Generic[Client]):
     """Starts the thread and the client, passes calls on to it, and stops both."""
 
     _NAME: ClassVar[str]
-    """The client in errors: "producer"."""
+    """The name of the client in errors, such as "producer"."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._thread: LoopThread | None = None
-        """None before `start`."""
+        """The thread with the client's loop; None before `start`."""
         self._started_in_handler = False
-        """An exception was being handled when the client was started, so one in `stop` says nothing."""
+        """An exception was already being handled when the client was started, so an exception that is being handled during `stop`
+        need not be the reason for the stop."""
 
     def start(self) -> None:
         if self._thread is not None:
@@ -53,7 +54,7 @@ class Bridge(Generic[Client]):
             raise
 
     async def _begin(self) -> None:
-        """What `start` does on the loop."""
+        """The part of `start` that runs on the loop."""
         await self._client.start()
 
     def _stop(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float, otherwise: T) -> T:
@@ -83,7 +84,8 @@ class Bridge(Generic[Client]):
         self._exit(error)
 
     def _exit(self, error: BaseException | None) -> None:
-        """Stop at the end of a `with` block that `error` has ended, or its last statement (None)."""
+        """Stop at the end of a `with` block. `error`: the exception that has ended the block; None: the block has ended
+        normally."""
         raise NotImplementedError
 
     def _running(self) -> LoopThread:
@@ -100,11 +102,12 @@ class Bridge(Generic[Client]):
         return thread.run(function(*args, **kwargs))
 
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a plain function of the client on its loop. Before `start` and after `stop` there is no loop to be called on."""
+        """Call a plain function of the client on its loop. Before `start` and after `stop` there is no loop, so it is called
+        directly."""
         return self._peek(function, *args, **kwargs)
 
     def _peek(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `_call`, for a call that any thread may make at any time."""
+        """The same as `_call`, for a call that any thread may make at any time."""
         thread = self._thread
         if thread is None or thread.is_closed:
             return function(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""The thread on which a program's callbacks run: one, so that they keep their order.
+"""The one thread on which all of a program's callbacks run, so that they keep their order.
 
-They must not run on the client's loop: a callback may commit or seek, and would wait for the loop that waits for it. Nor on the
-thread of the program, which may be at work. A rebalance waits for a callback as in the client for asyncio, and in the meantime
-the callback may call the consumer."""
+They must not run on the client's loop: a callback may commit or seek, and would wait for the loop that waits for it. They cannot
+run on the thread of the program either, because it may be at work. A rebalance waits for a callback as in the client for asyncio,
+and in the meantime the callback may call the consumer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Job = Callable[[], object]
 
 
 class CallbackThread:
-    """Starts at the first callback. `name` names the thread."""
+    """The thread of the callbacks, which starts with the first one. `name`: the name of the thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,14 +33,14 @@ class CallbackThread:
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def post(self, job: Job) -> None:
-        """Run a callback soon. Its errors go to `threading.excepthook`, and the thread goes on."""
+        """Run a callback soon. Its errors are passed to `threading.excepthook`, and the thread continues."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._jobs.put(job)
 
     def close(self) -> None:
-        """End the thread after the callbacks that were posted. It is not waited for."""
+        """End the thread after the callbacks that were posted, without waiting for that."""
         if self._thread is not None:
             self._jobs.put(None)
 
@@ -80,7 +80,7 @@ class CallbackThread:
 
 
 def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():  # The rebalance has not waited any longer.
+    if done.done():  # The rebalance has stopped waiting.
         return
     if error is None:
         done.set_result(None)
@@ -89,5 +89,5 @@ def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
 
 
 def in_order(thread: CallbackThread, callback: Callable[[Any], object]) -> Callable[[Any], None]:
-    """A function that posts its argument to the callback, and returns at once."""
+    """A function that posts a call of the callback with its argument, and returns at once."""
     return lambda argument: thread.post(lambda: callback(argument))

@@ -1,16 +1,15 @@
 """The consumer without asyncio: calls that wait, and a loop over records.
 
-One thread at a time may call a consumer, as in Kafka's Java client: two that read from it could not know who has finished what.
-The second one gets a UsageError. `stop`, `health` and `metrics` may come from any thread, and callbacks may call the consumer
-while a rebalance waits for them.
+One thread at a time may call a consumer, as in Kafka's Java client: with two threads that read, neither would know which records
+the other has finished. The second one gets a UsageError. `stop`, `health` and `metrics` may come from any thread, and callbacks
+may call the consumer while a rebalance waits for them.
 
 **How `for record in consumer` crosses the threads.** The loop hands over the records of one batch at a time (a `Run`), and the
-program's thread walks through them without a lock. It writes `run.current`, which it alone writes, and reads the version of the
-partition's state, which changes when the records behind are no longer the next ones (a seek, a pause, a revocation); then it
-asks for the next run. What the program has got is therefore known to the loop with a delay. The loop takes it over (`catch_up`)
-before every call of the program, and ten times per second while a run is open, so that commits are up to date and a slow
-program does not seem to have stopped asking. A partition that is revoked waits for the next run, and by then the loop has
-caught up."""
+program's thread walks through them without a lock. Only this thread writes `run.current`. It reads the version of the partition's
+state, which changes when the following records are no longer the next ones (a seek, a pause, a revocation); then it asks for the
+next run. So the loop knows with a delay how far the program has come. It takes over `run.current` (`catch_up`) before every call
+of the program, and ten times per second while a run is open, so that commits are up to date, and a slow program does not seem to
+have stopped polling. A partition that is revoked waits for the next run, and by then the loop has caught up."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 CATCH_UP_S = 0.1
-"""While a run is open, the loop takes over what the program has got at least this often."""
+"""While a run is open, the loop takes over the program's progress at this interval (seconds)."""
 
 
 class Run:
-    """The records of one batch, which the program's thread goes through."""
+    """The records of one batch, over which the program's thread iterates."""
 
     __slots__ = ("caught_up", "current", "is_exhausted", "opened", "records", "state", "version")
 
@@ -51,17 +50,17 @@ class Run:
         self.records = records
         self.opened: OpenBatch | None = state.opened
         self.version = state.version
-        """The version of the state for which the records are the next ones."""
+        """The records are the next ones as long as the state has this version."""
         self.current: AnyRecord | None = None
-        """The last record that the program has got. The program's thread writes it."""
+        """The last record that was returned to the program. The program's thread writes it."""
         self.caught_up: AnyRecord | None = None
-        """The record that the loop takes for the last one."""
+        """The value of `current` that the loop has taken over last."""
         self.is_exhausted = False
-        """The program has got all records and asks for more."""
+        """All records were returned to the program, and it asks for more."""
 
 
 class RunConsumer(AsyncConsumer[K, V]):
-    """The client for asyncio, with runs instead of an asynchronous iterator. All methods belong to the loop."""
+    """The client for asyncio, with runs instead of an asynchronous iterator. All methods must be called on the loop."""
 
     _open_run: Run | None = None
 
@@ -86,7 +85,7 @@ class RunConsumer(AsyncConsumer[K, V]):
             self._after_reading(run.state)
 
     def catch_up(self) -> None:
-        """Take over the last record that the program has got, unless its position was moved since."""
+        """Take over the last record that was returned to the program, unless the position was moved since."""
         run = self._open_run
         if run is not None and run.current is not run.caught_up:
             current = run.current
@@ -94,8 +93,8 @@ class RunConsumer(AsyncConsumer[K, V]):
                 run.caught_up = current
 
     def end_run(self) -> None:
-        """End the open run after its present record, in a forked process: the next ones belong to the parent, and the call for
-        another run is refused."""
+        """Called in a forked process: end the open run after its present record. The next records belong to the parent, and the
+        call for another run raises an error."""
         if self._open_run is not None:
             self._open_run.state.version += 1
 
@@ -164,18 +163,18 @@ class Consumer(ConsumerCalls[K, V]):
         self._callbacks = CallbackThread("strandline consumer callbacks")
         self._in_use = threading.Lock()
         self._user = ""
-        """The name of the thread that has `_in_use`."""
+        """The name of the thread that holds `_in_use`."""
         given: dict[str, Any] = {**options}
         on_state_change = given.get("on_state_change")
-        if callable(on_state_change) and not inspect.iscoroutinefunction(on_state_change):  # Anything else is refused below.
+        if callable(on_state_change) and not inspect.iscoroutinefunction(on_state_change):  # Anything else is rejected below.
             given["on_state_change"] = in_order(self._callbacks, on_state_change)
         super().__init__(RunConsumer[K, V](*topics, doors=doors, **given))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find the cluster and begin to fetch; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no
-        bootstrap server answers within `connect_timeout_ms`; UsageError if the consumer was started before."""
+        """Find the cluster and begin to fetch; AuthenticationFailed if it rejects the client; NoBrokersAvailable if no bootstrap
+        server answers within `connect_timeout_ms`; UsageError if the consumer was started before."""
         super().start()
         self._running().on_forked = self._client.end_run
 
@@ -209,7 +208,8 @@ class Consumer(ConsumerCalls[K, V]):
     # -- one thread at a time -----------------------------------------------------------------------------------------
 
     def _enter(self) -> bool:
-        """Whether the caller has to `_leave`: not if it is a callback, which runs while another thread waits in a call."""
+        """Take the consumer for this thread; UsageError if another thread has it. Returns whether the caller must release
+        `_in_use`: a callback need not, because it runs while another thread waits in a call."""
         if self._thread is not None:
             self._thread.check()
         if self._callbacks.is_current():
@@ -248,7 +248,7 @@ class Consumer(ConsumerCalls[K, V]):
                 self._in_use.release()
 
     def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
-        """As whom a transaction commits these offsets, as of this call."""
+        """The membership with which a transaction commits these offsets, as of this call."""
         return self._call(self._client._transaction_member, offsets)._replace(is_live=False)
 
     # -- topics and partitions ----------------------------------------------------------------------------------------
@@ -269,13 +269,14 @@ class Consumer(ConsumerCalls[K, V]):
         `pattern`, instead of topics: a regular expression in RE2 syntax, which the coordinator evaluates; the group reads topics
         that match the whole of it, also those that are created later.
 
-        Callbacks are plain functions, and get a list of partitions. They run on a thread of their own, and may call the
-        consumer; normally the program's thread waits in a call that returns records meanwhile. `on_assigned`: before the first
-        record of these partitions is returned; a `seek` counts. `on_revoked`: they go to other members; their records are
-        finished and committed, and no more are returned. `on_lost`: the coordinator has removed this member, and others may
-        read them already; without it, `on_revoked` is called. `listener`, instead of callbacks: an object with the methods
-        `on_partitions_assigned` and `on_partitions_revoked`. A rebalance waits for a callback, for at most four fifths of
-        `rebalance_timeout_ms`; its error is raised as RebalanceCallbackFailed by the next call that returns records."""
+        Callbacks are plain functions, and get a list of partitions. They run on a thread of their own, and may call the consumer;
+        normally the program's thread waits in a call that returns records meanwhile. `on_assigned` is called before the first
+        record of these partitions is returned, and may `seek`. `on_revoked` is called when they go to other members: no more of
+        their records are returned, and those that the program has finished are committed (with `enable_auto_commit`). `on_lost`
+        is called when the coordinator has removed this member, and other members may already read them; without it, `on_revoked`
+        is called. `listener`, instead of callbacks: an object with the methods `on_partitions_assigned` and
+        `on_partitions_revoked`. A rebalance waits for a callback, for at most four fifths of `rebalance_timeout_ms`; an error of
+        a callback is raised as RebalanceCallbackFailed by the next call that returns records."""
         callbacks = checked_callbacks(on_assigned, on_revoked, on_lost, listener)
         assigned, revoked, lost = map(self._callbacks.on_rebalance, callbacks)
         self._call(self._client.subscribe, *topics, pattern=pattern, on_assigned=assigned, on_revoked=revoked, on_lost=lost)

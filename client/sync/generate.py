@@ -1,8 +1,8 @@
 """calls.py, generated from the client for asyncio: `python -m strandline.client.sync.generate > client/sync/calls.py`.
 
-A call that only has to cross the thread boundary has one line of code and a signature and a docstring that are those of its
-original. So they are copied, and a test says when they are out of date. What a client without asyncio does in another way
-(records of the producer, iteration, callbacks) is written by hand, in the classes that derive from these."""
+A call that only crosses the thread boundary has one line of code, and the signature and docstring of its original. So they are
+copied, and a test fails when they are out of date. The calls that work in another way without asyncio (records of the producer,
+iteration, callbacks) are written by hand, in the classes that derive from these."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_HAND: dict[type[Any], tuple[str, ...]] = {
     ),
     Table: ("start", "stop", "get", "entry", "version", "keys", "values", "items", "watch"),
 }
-"""By client, the calls that calls.py leaves out."""
+"""The calls of each client that calls.py leaves out."""
 
 PEEKS = ("health", "metrics")
 """Calls that any thread may make at any time."""
@@ -47,7 +47,7 @@ WORDS = (
     (r"the event loop", "the client's thread"),
     (r"event loop", "client's thread"),
 )
-"""What a docstring says of asyncio, and what it says of a client without it."""
+"""Phrases about asyncio in docstrings (regular expressions), and their replacements for a client without it."""
 
 WIDTH = 130
 
@@ -57,14 +57,14 @@ _HEAD = '''\
 
 
 def plain_words(text: str) -> str:
-    """A docstring of the client for asyncio as one of the client without it."""
+    """A docstring of the client for asyncio, rewritten for the client without it."""
     for pattern, word in WORDS:
         text = re.sub(pattern, word, text)
     return text
 
 
 def calls_of(kind: type[Any]) -> dict[str, Any]:
-    """By name, the public methods and properties of a client, in the order in which their classes define them."""
+    """The public methods and properties of a client, by name, in the order in which their classes define them."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         found |= {name: member for name, member in vars(base).items() if not name.startswith("_")}
@@ -72,7 +72,7 @@ def calls_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def is_coroutine(function: Any) -> bool:
-    """Whether a call has to be awaited."""
+    """Whether a call must be awaited."""
     return inspect.iscoroutinefunction(function) or _returns(function).startswith("Coroutine[")
 
 
@@ -81,14 +81,14 @@ def _returns(function: Any) -> str:
 
 
 def result_of(function: Any) -> str:
-    """The annotation of what a call returns, once it was awaited."""
+    """The annotation of the result of a call, after it was awaited."""
     found = _returns(function)
     return found.removeprefix("Coroutine[Any, Any, ").removesuffix("]") if found.startswith("Coroutine[") else found
 
 
 @cache
 def _origins(module: str) -> dict[str, str]:
-    """The modules in which the names of a module are defined, as its import statements have them."""
+    """The modules in which the names of a module are defined, according to its import statements."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name: str(node.module) for node in imports for alias in node.names}
@@ -105,7 +105,7 @@ def _names_in(function: Any) -> Iterator[tuple[str, str]]:
 
 
 def _arguments(function: Any) -> str:
-    """The arguments of a call that passes on what it was given."""
+    """The arguments with which a generated call passes on its own."""
     words = []
     for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
         star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
@@ -128,7 +128,7 @@ def _parameters(function: Any) -> str:
 
 
 def _docstring(text: str, indent: str) -> str:
-    """A docstring, wrapped as the ones of the client for asyncio are."""
+    """A docstring, wrapped like those of the client for asyncio."""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(text))
     filled = [_filled(paragraph, indent, '"""' if number == 0 else "") for number, paragraph in enumerate(paragraphs)]
     return "\n\n".join(filled) + '"""\n'

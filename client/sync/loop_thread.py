@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own, on which one client lives while other threads call it.
+"""A thread with an event loop of its own, on which one client runs while other threads call it.
 
     caller                                   loop thread
       run(coroutine)  -- call_soon_threadsafe -->  a task
@@ -31,14 +31,14 @@ P = ParamSpec("P")
 
 CANCEL_ROUNDS = 10
 WAKE_S = 0.5
-"""How long a thread that waits for a result sleeps at most."""
+"""The most seconds that a thread which waits for a result sleeps at a time."""
 INFINITE_S = float("inf")
 JOIN_S = 2.0
-"""How long `close` waits for the thread to end."""
+"""Seconds that `close` waits for the thread to end."""
 
 
 class LoopThread:
-    """`client` names the client in errors: "producer"."""
+    """The thread and the loop of one client. `client`: the name of the client in errors, such as "producer"."""
 
     def __init__(self, client: str) -> None:
         self._client = client
@@ -123,7 +123,8 @@ class LoopThread:
             self.loop.close()
 
     def _cancel_tasks(self) -> None:
-        """Until none is left: a task that ends may begin another one, such as a connection that is made again."""
+        """Cancel all tasks, until none is left: a task that ends may begin another one, for example to open a connection
+        again."""
         for _ in range(CANCEL_ROUNDS):
             tasks = asyncio.all_tasks(self.loop)
             if not tasks:
@@ -137,7 +138,8 @@ def wait_for(future: Future[T], timeout_s: float | None = None) -> T:
     """The result of a future. If the wait itself is interrupted, the work behind it is cancelled. TimeoutError after
     `timeout_s`.
 
-    It waits in short pieces: a Ctrl-C that arrives in the moment before the thread blocks is noticed only when it wakes."""
+    It waits in short pieces, because a Ctrl-C that arrives in the moment before the thread blocks is handled only when the thread
+    wakes."""
     left_s = INFINITE_S if timeout_s is None else timeout_s
     try:
         while True:
@@ -145,7 +147,7 @@ def wait_for(future: Future[T], timeout_s: float | None = None) -> T:
                 return future.result(min(left_s, WAKE_S))
             except TimeoutError:
                 left_s -= WAKE_S
-                if left_s <= 0 or future.done():  # Then it is perhaps the error of the work.
+                if left_s <= 0 or future.done():  # If the future is done, the TimeoutError may be that of the work.
                     return future.result(0)
     except CancelledError:
         raise ClientClosed("the client was stopped while the call waited") from None
@@ -163,7 +165,8 @@ def forked(client: str) -> UsageError:
 
 
 _running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
-"""The threads of this process that are not closed. Only their copies in a forked child are walked through, and at exit."""
+"""The threads of this process that are not closed. The set is iterated only in a forked child, where it has their copies, and at
+exit."""
 
 
 def _mark_forked() -> None:

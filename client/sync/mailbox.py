@@ -30,15 +30,15 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 MAILBOX_BYTES = 1_048_576
-"""So many bytes wait for the loop at most: those that a busy thread sends until the loop has its turn."""
+"""The most bytes that wait for the loop: about as many as a busy thread sends until the loop has its turn."""
 PARCEL_BYTES = 65_536
 """A parcel does not grow beyond this, so that the producer's buffer has room for all of it or none."""
 RECORD_OVERHEAD = 32
-"""Counted for each record beside its value, because empty records need memory, too."""
+"""Bytes that are counted for each record beside its value, because empty records need memory, too."""
 
 
 Rest = tuple[bytes | None, int | None, Headers | None, int | None]
-"""What a record has beside its value: key, partition, headers, timestamp."""
+"""The fields of a record besides its value: key, partition, headers, timestamp."""
 
 
 class OpenParcel(Parcel):
@@ -53,16 +53,16 @@ class OpenParcel(Parcel):
         self.topic = topic
         self.values = values
         self.rests = rests
-        """As many as `values`; None: the values are bytes, and the records have nothing else."""
+        """The other fields of each record of `values`; None: the values are bytes, and the records have no other fields."""
         self.deadline = deadline
         """When to give up waiting for room in the producer's buffer, on the clock of `time.monotonic`."""
         self.room = 0
-        """How many more bytes it may take."""
+        """The number of bytes that the parcel may still take."""
         self.size = 0
 
 
 class Mailbox:
-    """Belongs to one producer that was started."""
+    """The mailbox of one producer that was started."""
 
     def __init__(self, producer: Producer, thread: LoopThread) -> None:
         self._producer = producer
@@ -73,21 +73,21 @@ class Mailbox:
         self._lock = threading.Lock()
         self._has_room = threading.Condition(self._lock)
         self._waiting = 0
-        """How many threads wait for room."""
+        """The number of threads that wait for room."""
         self._parcels: list[OpenParcel] = []
         self._last: OpenParcel | None = None
         """The last of `_parcels`, if it has plain values and may grow."""
         self._last_rich: OpenParcel | None = None
         """The last of `_parcels`, if it has records with more than a value and may grow."""
         self._bytes = 0
-        """Of the parcels that were not handed over yet."""
+        """The size of the parcels that were not handed over yet."""
         self._is_signalled = False
-        """The loop works at the mailbox, or has been told to."""
+        """The loop works at the mailbox, or was woken to do so."""
         self._closed: StrandlineError | None = None
-        """Why no more records are taken."""
+        """The error of calls after the mailbox was closed; None while it accepts records."""
         self._signal = asyncio.Event()
         self._failed = 0
-        """How many records were not handed over."""
+        """The number of records that could not be handed over."""
         self._in_hand: list[OpenParcel] = []
         """Parcels that the loop has taken, and has not handed over."""
         self._emptied: list[asyncio.Future[None]] = []
@@ -98,7 +98,7 @@ class Mailbox:
     # -- on the threads that send -------------------------------------------------------------------------------------
 
     def post_value(self, topic: str, value: bytes, block_s: float) -> Receipt:
-        """Add a record that has nothing but a value. Waits for room in the mailbox for `block_s`; BufferFull after that."""
+        """Add a record that has only a value. Waits for room in the mailbox for `block_s` seconds; BufferFull after that."""
         size = len(value) + RECORD_OVERHEAD
         with self._lock:
             last = self._last
@@ -169,7 +169,7 @@ class Mailbox:
             await waiter
 
     def close(self, reason: StrandlineError) -> Undelivered:
-        """Take no more records, fail those that were not handed over, and return them."""
+        """Accept no more records, fail those that were not handed over, and return their numbers."""
         with self._lock:
             self._closed = reason
             left, self._parcels, self._bytes = self._in_hand + self._parcels, [], 0
@@ -184,7 +184,7 @@ class Mailbox:
         return undelivered
 
     def refuse(self, reason: StrandlineError) -> None:
-        """Take no more records from now on."""
+        """Accept no more records from now on. Those that were posted are still handed over."""
         with self._lock:
             self._closed = reason
             self._last = self._last_rich = None
@@ -201,7 +201,7 @@ class Mailbox:
                 await asyncio.sleep(0)
 
     def _take(self) -> bool:
-        """Take what was posted. If that is nothing, the next post signals."""
+        """Take the parcels that were posted. If there are none, the next post wakes the loop."""
         with self._lock:
             self._in_hand, self._parcels = self._parcels, []
             self._last = self._last_rich = None
@@ -227,7 +227,7 @@ class Mailbox:
                 self._has_room.notify_all()
 
     async def _append_values(self, parcel: OpenParcel) -> originals.Receipts:
-        """All values or none."""
+        """Hand over all values of the parcel, or none."""
         try:
             return self._producer.send_many(parcel.topic, parcel.values)
         except BufferFull:
@@ -236,7 +236,7 @@ class Mailbox:
         return await self._producer.send_columns(parcel.topic, parcel.values)
 
     async def _append_records(self, parcel: OpenParcel) -> list[originals.Receipt | StrandlineError]:
-        """The records one by one. The ones that are refused have an error."""
+        """Hand over the records one by one. Returns the receipt of each, or the error of a record that was rejected."""
         assert parcel.rests is not None
         send, topic = self._producer.send_nowait, parcel.topic
         taken: list[originals.Receipt | StrandlineError] = []
@@ -265,6 +265,6 @@ class Mailbox:
         if self._closed is None:
             error = None if task.cancelled() else task.exception()
             reason = "it was cancelled" if error is None else f"{type(error).__name__}: {error}"
-            if not self._thread.is_closed:  # It is, if the program ends without `stop`.
+            if not self._thread.is_closed:  # The thread is closed if the program ends without `stop`.
                 logger.warning("producer.mailbox_failed", reason=reason)
             self.close(ClientClosed(f"the task that hands records over has ended ({reason})"))

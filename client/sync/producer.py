@@ -1,9 +1,9 @@
 """The producer without asyncio. Any number of threads may call it.
 
-`send` costs about as much as a list append (mailbox.py). It goes the long way, a call on the loop that is waited for, for
-whatever may raise an error that only the loop knows: the first record of a topic (does it exist?), a partition above those that
-were known, an expected offset, a fencing token, a record that may be too large. So the errors of `send` are raised by `send`,
-as in the client for asyncio. Serializers run on the thread that sends."""
+`send` costs about as much as a list append (mailbox.py). It takes the long way, a call on the loop for whose result it waits, if
+there may be an error that only the loop can detect: the first record of a topic (which may not exist), a partition above those
+that were known, an expected offset, a fencing token, a record that may be too large. So the errors of `send` are raised by
+`send`, as in the client for asyncio. Serializers run on the thread that sends."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ class Producer(ProducerCalls, Generic[K, V]):
         self._partitions: dict[str, int] = {}
         """The number of partitions of each topic that the client for asyncio knows, as of the first record. It only grows."""
         self._plain: dict[str, int] = {}
-        """The topics to which a plain value may be posted at once: those of `_partitions`, or none."""
+        """The topics to which a plain value may be posted at once (those of `_partitions`, or none) -> the size below which a
+        value is accepted."""
         self._takes_plain = self._value_serializer is None and checked.partitioner is None and checked.producer_name is None
         self._mailbox: Mailbox
 
@@ -132,7 +133,7 @@ class Producer(ProducerCalls, Generic[K, V]):
 
     def stop(self, timeout_ms: float | None = None) -> Undelivered:
         """Deliver the waiting records, then close. Returns the records that were not acknowledged, by partition, and is false if
-        there are none. The receipts of those that still waited raise ClientClosed, which says whether the record may be in the
+        there are none. The receipts of records that still waited raise ClientClosed, which says whether the record may be in the
         log.
 
         Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if `stop` is called while an exception is
@@ -144,7 +145,8 @@ class Producer(ProducerCalls, Generic[K, V]):
         self._stop_because(None, error)
 
     def _stop_at_exit(self) -> None:
-        """Deliver what a program that ends without `stop` has sent, for a second, and log what was not delivered."""
+        """Deliver the records of a program that ends without `stop`, for at most a second, and log those that were not
+        delivered."""
         undelivered = self._stop_because(min(STOP_AFTER_ERROR_MS, self.options.delivery_timeout_ms), None)
         if undelivered.records:
             reason = f"the program ended without stop(): {undelivered}"
@@ -217,9 +219,9 @@ class Producer(ProducerCalls, Generic[K, V]):
         RecordTooLarge; UsageError for a value of the wrong type.
 
         `key`, `value`: bytes or None, or what the serializer takes; `headers`: a list of (str, bytes) pairs. `partition`: by
-        default the key chooses it, as in Kafka's Java client, or without a key the producer. `timestamp_ms`: milliseconds since
-        1970 (UTC), by default now. `expect_offset`, `fencing_token`: conditions for the record, as for the producer for
-        asyncio; such a call waits until the records before it are handed over."""
+        default a hash of the key chooses it, as in Kafka's Java client; without a key, the producer chooses. `timestamp_ms`:
+        milliseconds since 1970 (UTC), by default now. `expect_offset`, `fencing_token`: conditions for the record, as for the
+        producer for asyncio; such a call waits until the records before it are handed over."""
         if topic in self._plain and type(value) is bytes:
             is_plain = key is None and partition is None and headers is None and timestamp_ms is None
             if is_plain and expect_offset is None and fencing_token is None and len(value) < self._plain[topic]:
@@ -268,13 +270,13 @@ class Producer(ProducerCalls, Generic[K, V]):
             self._plain[topic] = self._record_bytes_max - RICH_OVERHEAD
 
     def _check_transaction(self) -> None:
-        """Raise why the transaction takes no records, or that there is none."""
+        """Raise the error if the open transaction accepts no records, or no transaction is open."""
         transactions = self._client._transactions
         if transactions is not None:
             transactions.state.check_takes_records()
 
     async def _send_now(self, waits: bool, topic: str, *arguments: Any) -> Receipt:
-        """On the loop: a record that has to be judged before the call returns, behind those that were sent before."""
+        """On the loop: hand over a record whose errors the call must raise, after the records that were sent before it."""
         await self._mailbox.emptied()
         receipt = await self._client.send(topic, *arguments) if waits else self._client.send_nowait(topic, *arguments)
         return Receipt(Parcel(self._running(), [receipt]), 0)
@@ -290,9 +292,9 @@ class Producer(ProducerCalls, Generic[K, V]):
         expect_offset: int | None = None,
         fencing_token: int | None = None,
     ) -> RecordMetadata:
-        """Hand over one record, wait until it is acknowledged, and return where it is. DeliveryTimeout if it is not acknowledged
-        within `delivery_timeout_ms`; DeliveryFailed if it was rejected; the errors of `send`. One record at a time is slow:
-        `send` many, then `flush`."""
+        """Hand over one record, wait until it is acknowledged, and return its partition, offset and timestamp. DeliveryTimeout if
+        it is not acknowledged within `delivery_timeout_ms`; DeliveryFailed if it was rejected; the errors of `send`. One record
+        at a time is slow: `send` many, then `flush`."""
         data = _encoded("value", value, self._value_serializer), _encoded("key", key, self._key_serializer)
         arguments = *data, partition, headers, timestamp_ms, expect_offset, fencing_token
         return self._run(self._behind, lambda: self._client.send_and_wait(topic, *arguments))
@@ -336,10 +338,10 @@ class Producer(ProducerCalls, Generic[K, V]):
         *,
         partition: int | None = None,
     ) -> Receipts:
-        """Hand over many records by column: `values`, and as many `keys` and `headers` or none. They go to one partition, or to
-        those that their keys choose; then the receipts are ordered by partition. It waits for metadata and for room as `send`
-        does, with the same errors, and costs about half as much as that many calls of `send`. UsageError if the columns have
-        different lengths."""
+        """Hand over many records by column: `values`, and as many `keys` and `headers` or none. The records are sent to one
+        partition, or to those that their keys select; in the second case, the receipts are ordered by partition. It waits for
+        metadata and for room as `send` does, with the same errors, and costs about half as much as that many calls of `send`.
+        UsageError if the columns have different lengths."""
         data = serialized("value", values, self._value_serializer)
         data_keys = None if keys is None else serialized("key", keys, self._key_serializer)
         taken = self._run(self._behind, lambda: self._client.send_columns(topic, data, data_keys, headers, partition=partition))
@@ -383,7 +385,7 @@ class Producer(ProducerCalls, Generic[K, V]):
         self._on_begun()
 
     def _on_begun(self) -> None:
-        """Records may be sent the short way again."""
+        """A transaction has begun: plain values may be posted at once again."""
         if self._takes_plain:
             self._plain = dict.fromkeys(self._partitions, self._record_bytes_max - RICH_OVERHEAD)
 
@@ -393,7 +395,7 @@ class Producer(ProducerCalls, Generic[K, V]):
 
         TransactionAbortable if a record was not delivered, or the coordinator has aborted the transaction: abort it.
         TransactionOutcomeUnknown if the coordinator does not answer within `max_block_ms`: call it again, or start a new
-        producer. ProducerFenced or TransactionFailed: start a new producer. If the call is cancelled before the commit was
+        producer. ProducerFenced or TransactionFailed: start a new producer. If the call is interrupted before the commit was
         sent, the transaction stays open; if after that, calling it again returns the outcome."""
         self._plain = {}
         self._run(self._behind, self._client.commit_transaction)
@@ -406,7 +408,7 @@ class Producer(ProducerCalls, Generic[K, V]):
         self._run(self._ahead, self._client.abort_transaction)
 
     async def _ahead(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """On the loop: do the work, and then wait until the records that were sent before it have been refused."""
+        """On the loop: do the work, and then wait until the records that were sent before it have been rejected."""
         try:
             return await work()
         finally:
@@ -421,13 +423,13 @@ class Producer(ProducerCalls, Generic[K, V]):
         program sent in the transaction are. `offsets`: as for `Consumer.commit`, the offset of the next record to read of each
         partition.
 
-        `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the
-        offsets of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the
-        id of the group, if the partitions are assigned by hand.
+        `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator rejects the offsets
+        of a consumer that has lost its partitions (KIP-447). If the consumer runs elsewhere, pass its `group_metadata()`; if the
+        partitions are assigned by hand, only the id of the group.
 
         TransactionAbortable if the offsets are not part of the transaction, or if that is not known after `max_block_ms`: abort
-        it. The owner of the partitions then reads the records again (`__cause__` is CommitFailed if another consumer owns them
-        now)."""
+        the transaction. The owner of the partitions then reads the records again (`__cause__` is CommitFailed if another consumer
+        owns them now)."""
         member = consumer
         if not isinstance(consumer, (str, ConsumerGroupMetadata)) and hasattr(consumer, "_transaction_member"):
             member = _Member(consumer, checked_commits(offsets))
@@ -435,7 +437,7 @@ class Producer(ProducerCalls, Generic[K, V]):
 
 
 class _Member:
-    """As whom a consumer on another thread commits: its answer, or its error, as of the call."""
+    """The membership with which a consumer on another thread commits: its answer, or its error, as of the call."""
 
     def __init__(self, consumer: GroupMembership, offsets: Iterable[TopicPartition]) -> None:
         self._error: StrandlineError | None = None
@@ -474,7 +476,8 @@ class TransactionBlock(Generic[P]):
         self._run(lambda: way(lambda: self._block.__aexit__(kind, error, tb)))
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Do this on the loop. If a signal ends the wait, such as Ctrl-C, no transaction stays open."""
+        """Run this on the loop. If an exception such as KeyboardInterrupt ends the wait, the transaction is aborted, unless it
+        was committed already."""
         try:
             self._producer._run(self._tracked, work)
         except BaseException as e:

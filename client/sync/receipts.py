@@ -1,7 +1,7 @@
-"""What the producer's calls return: `Receipt` and `Receipts`, whose `result()` waits.
+"""The results of the producer's calls: `Receipt` and `Receipts`, whose `result()` waits.
 
-As in the client for asyncio, a receipt is two words: the parcel in which its record goes to the loop, and an index. A parcel
-that was handed over has the receipts of the client for asyncio, and those have the rest. Everything that changes belongs to the
+As in the client for asyncio, a receipt is two words: the parcel in which its record is handed to the loop, and an index. A parcel
+that was handed over has the receipts of the client for asyncio, which have all else. Everything that changes belongs to the
 loop's thread; other threads read `receipts` and `error`, each of which is written once."""
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from strandline.client.sync.loop_thread import LoopThread, wait_for
 from strandline.protocol.errors import StrandlineError
 
 Taken = Sequence[originals.Receipt | StrandlineError] | originals.Receipts
-"""By record, what the client for asyncio has returned, or has raised."""
+"""For each record, the receipt that the client for asyncio has returned, or the error that it has raised."""
 
 
 class Parcel:
-    """Records that go to the loop together."""
+    """Records that are handed to the loop together."""
 
     __slots__ = ("_taken", "_waiters", "error", "thread")
 
     def __init__(self, thread: LoopThread, taken: Taken | None = None) -> None:
         self.thread = thread
         self._taken = taken
-        """None until the client for asyncio has taken the records."""
+        """The receipts and errors of the records; None until the client for asyncio has taken the records."""
         self.error: StrandlineError | None = None
-        """Why it has taken none of them, and will not."""
+        """Why the client for asyncio will take none of the records."""
         self._waiters: list[Callable[[], None]] = []
-        """Called on the loop once `_taken` or `error` is there."""
+        """Called on the loop once `_taken` or `error` is set."""
 
     def on_taken(self, taken: Taken) -> None:
         """The client for asyncio has taken the records."""
@@ -52,7 +52,7 @@ class Parcel:
             waiter()
 
     def _outcome(self, index: int) -> originals.Receipt | StrandlineError | None:
-        """None while the record was not handed over."""
+        """The receipt or the error of a record; None until it was handed over."""
         return self.error if self._taken is None else self._taken[index]
 
     def is_done(self, index: int) -> bool:
@@ -83,7 +83,7 @@ class Parcel:
                 pass  # `result` raises it.
 
     def call_back(self, index: int, callback: DeliveryCallback) -> None:
-        """Have the callback called when a record is done. Only on the loop."""
+        """Call the callback when a record is done. Only on the loop."""
         outcome = self._outcome(index)
         if isinstance(outcome, originals.Receipt):
             outcome.on_delivery(callback)
@@ -107,9 +107,9 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         return done
 
     def result(self, timeout_ms: float | None = None) -> RecordMetadata:
-        """Wait until the record is acknowledged, and return where it is. If it was not delivered: DeliveryFailed,
-        DeliveryTimeout, UnknownTopic, BufferFull or ClientClosed. RequestTimeout if it is not done after `timeout_ms` (by default
-        there is no bound but the producer's own, `delivery_timeout_ms`)."""
+        """Wait until the record is acknowledged, and return its partition, offset and timestamp. If it was not delivered:
+        DeliveryFailed, DeliveryTimeout, UnknownTopic, BufferFull or ClientClosed. RequestTimeout if it is not done after
+        `timeout_ms` (by default only the producer's `delivery_timeout_ms` bounds the wait)."""
         parcel: Parcel = self.parcel
         if not parcel.is_done(self.index):
             parcel.thread.check()
@@ -118,10 +118,10 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     def on_delivery(self, callback: DeliveryCallback) -> Self:
         """Have the producer's thread call `callback(metadata, error)` when the record is acknowledged (`error` is None) or has
-        failed (`metadata` is None); soon, if it is done already. The callback delays all other work of the producer, and must
-        not wait for the producer. Returns the receipt. Callbacks of one partition are called in the order of its acknowledged
-        records; that of a failed one may be called before those of earlier records. ClientClosed after `stop`, when there is no
-        thread to call it."""
+        failed (`metadata` is None); soon, if it is done already. The callback delays all other work of the producer, and must not
+        wait for the producer. Returns the receipt. Callbacks of one partition are called in the order of its acknowledged
+        records; the callback of a failed record may be called before those of earlier records. ClientClosed after `stop`, because
+        there is no thread to call it."""
         parcel: Parcel = self.parcel
         parcel.thread.check_runs()
         parcel.thread.post(lambda: parcel.call_back(self.index, callback))

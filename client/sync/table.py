@@ -1,7 +1,7 @@
 """The table without asyncio. Any number of threads may call it.
 
-Looking up a key does not cross the threads: it is one read of a dict, which the loop changes by single operations. So it costs
-what it costs with asyncio. Keys and values are deserialized on the thread that asks for them.
+Looking up a key does not cross the threads: it is one read of a dict, which the loop changes by single operations. So it costs as
+much as with asyncio. Keys and values are deserialized on the thread that asks for them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors
 
 STOP_TIMEOUT_S = 60.0
-"""How long `stop` waits for the last snapshot."""
+"""Seconds that `stop` waits for the last snapshot."""
 
 
 class SharedTable(AsyncTable[K, V]):
-    """The table for asyncio, whose lookups may come from any thread. All other methods belong to the loop."""
+    """The table for asyncio, whose lookups may come from any thread. All other methods must be called on the loop."""
 
     def _check_caller(self) -> None:
         pass
@@ -92,21 +92,21 @@ class Table(TableCalls[K, V]):
 
     def start(self) -> None:
         """Find the cluster and read the topic up to the log ends. NoBrokersAvailable if no bootstrap server answers within
-        `connect_timeout_ms`; UnknownTopic; RequestTimeout if no record comes for `max_block_ms`; CorruptRecords. UsageError if
+        `connect_timeout_ms`; UnknownTopic; RequestTimeout if no record is read for `max_block_ms`; CorruptRecords. UsageError if
         the table was started before."""
         super().start()
 
     def stop(self) -> None:
         """Write a snapshot (with `snapshot_dir`), stop reading and close the connections. Iterators of `watch` end, and calls
-        that wait raise ClientClosed. It takes some seconds at most, and as long as the snapshot needs. Any thread may call it; a
-        second call does nothing."""
+        that wait raise ClientClosed. It takes a few seconds at most, plus the time to write the snapshot. Any thread may call it;
+        a second call does nothing."""
         self._stop(self._client.stop, STOP_TIMEOUT_S, None)
 
     def _exit(self, error: BaseException | None) -> None:
         self.stop()
 
     def _there(self) -> SharedTable[K, V]:
-        """The table, which runs: not stopped, and not in a forked process."""
+        """The table for asyncio. ClientClosed if it does not run; UsageError in a forked process."""
         self._running().check()
         return self._client
 
@@ -144,33 +144,33 @@ class Table(TableCalls[K, V]):
         return self.keys()
 
     def keys(self) -> Iterator[K]:
-        """The keys as they are at this call, in no particular order. Changes in the meantime do not disturb the iterator."""
+        """The keys as they are at this call, in no particular order. Later changes do not affect the iterator."""
         return self._call(self._there().keys)
 
     def values(self) -> Iterator[V]:
-        """The values as they are at this call, as for `keys`."""
+        """The values as they are at this call, in no particular order. Later changes do not affect the iterator."""
         return self._call(self._there().values)
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Keys and values as they are at this call, as for `keys`."""
+        """Keys and values as they are at this call, in no particular order. Later changes do not affect the iterator."""
         return self._call(self._there().items)
 
     def watch(self, key: K | None = None, *, prefix: K | None = None) -> TableChanges[K, V]:
         """The changes from this call on, as an iterator of `TableChange`: of one key, of the keys whose bytes begin with those
         of `prefix`, or of all.
 
-        Of each key at most one change waits for the iterator. If the key changes again before that is taken, the two are merged:
-        you get the old value of the first, the new value of the last, and `merged` counts the others. So a slow program sees the
-        last value of every key, and never stops the table; it may not see values in between. Changes of one key come in their
-        order; those of different keys may not.
+        At most one change of each key waits for the iterator. If the key changes again before that change is taken, the two are
+        merged: you get the old value of the first, the new value of the last, and `merged` counts the others. So a slow program
+        sees the last value of every key, and never stops the table; it may not see values in between. Changes of one key are in
+        order; those of different keys may not be.
 
-        The iterator ends when the table is stopped, and raises its error if it fails. If you leave the loop before that, `close`
-        it, or use it with `with`: otherwise changes go on waiting for it."""
+        The iterator ends when the table is stopped. If the table fails, the iterator raises the table's error. If you leave the
+        loop before that, `close` the iterator, or use it with `with`: otherwise changes keep waiting for it."""
         return TableChanges(self, self._call(self._there().watch, key, prefix=prefix))
 
 
 class TableChanges(Generic[K, V]):
-    """What `Table.watch` returns: an iterator of changes. One thread at a time may wait for the next one."""
+    """The result of `Table.watch`: an iterator of changes. One thread at a time may wait for the next one."""
 
     def __init__(self, table: Table[K, V], changes: AsyncTableChanges[K, V]) -> None:
         self._table = table
@@ -191,11 +191,11 @@ class TableChanges(Generic[K, V]):
 
     @property
     def waiting(self) -> int:
-        """How many changes wait to be taken."""
+        """The number of changes that wait to be taken."""
         return self._changes.waiting
 
     def close(self) -> None:
-        """Watch no longer: the iterator ends when the changes that wait are taken."""
+        """Stop watching: the iterator ends when the changes that wait are taken."""
         if not self._table._running().is_closed:
             self._table._call(self._changes.close)
 
