@@ -1,4 +1,4 @@
-"""Which fetched batches belong to aborted transactions, so that a reader of committed records does not get them. Pure.
+"""Determines which fetched batches belong to aborted transactions, so that a reader of committed records does not get them. Pure.
 
 A fetch response names the aborted transactions that have records in it, in the order of their first offsets. A later response may
 name one again. Those that begin after the batches read so far wait in a heap. Of the others, the last one of each producer is

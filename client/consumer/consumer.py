@@ -173,7 +173,7 @@ class Consumer(HandlerRuns[K, V]):
         """The last call of `assign`. If it was not awaited, reading is an error."""
         self._assigning_partitions: list[TopicPartition] = []
         self._group: GroupMember | None = None
-        """None without a `group_id`, and before `start`."""
+        """The membership in the group; None without a `group_id`, and before `start`."""
         self._subscribed: tuple[Topics, Callbacks] | None = None
         """The subscription of a consumer with a `group_id`, and its callbacks."""
         self._started_in_handler = False

@@ -22,7 +22,7 @@ class FetchBuffer:
 
     def __init__(self) -> None:
         self._batches: deque[RawBatch] = deque()
-        """In offset order, without an overlap."""
+        """The batches, in offset order and without an overlap."""
         self.bytes = 0
         """The sum of the sizes of the batches, as they are in the log."""
         self.end_offset = -1

@@ -42,7 +42,7 @@ logger = get_logger(__name__)
 FETCH_GRACE_MS = 5_000
 """A fetch fails if its broker has been silent for this long beyond `fetch_max_wait_ms`."""
 DENIED_RETRY_S = 1.0
-"""The pause before the next fetch of a partition whose topic the principal may not read."""
+"""Seconds before the next fetch of a partition whose topic the principal may not read."""
 PAUSE_S = 0.2
 """If a timer fires later than planned by more than this (seconds), the event loop was blocked, and the sockets may hold responses
 that were not read."""

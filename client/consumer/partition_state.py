@@ -1,4 +1,4 @@
-"""How far a consumer has read one partition, and what it has fetched of it. Pure.
+"""The progress of a consumer in one partition: its position, and the records that it has fetched. Pure.
 
 Two offsets matter. `position` is the next record that the program gets. `fetch_offset` is the next one to ask a broker for; it is
 ahead of the position by the records in the buffer. A seek moves both and empties the buffer. A response counts only if its fetch

@@ -46,7 +46,7 @@ class ParkingLot:
         self.done = False
         self.waiters: list[Callable[[], None]] = []
         self.records: list[ParkedRecord] = []
-        """In the order in which they were handed over; never empty while the lot is in use."""
+        """The records, in the order in which they were handed over; never empty while the lot is in use."""
 
     def add(
         self,

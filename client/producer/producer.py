@@ -188,7 +188,7 @@ class Producer(Generic[K, V]):
         need not be the reason for the stop."""
         self._is_named = self.options.producer_name is not None
         self._transactions: Transactions | None = None
-        """None without a `transactional_id`, and before `start`."""
+        """The transactions of this producer; None without a `transactional_id`, and before `start`."""
         self.expected_topic_id: Callable[[str, int], bytes] = self._known_topic_id
         """Topic name and partition -> the id of the topic in whose log the program's expected offsets are. A topic that is
         recreated under the name has another id. By default, the id in the metadata."""

@@ -314,9 +314,9 @@ class Producer(ProducerCalls, Generic[K, V]):
         expect_offset: int | None = None,
         fencing_token: int | None = None,
     ) -> Receipts:
-        """Hand over many values at once, all or none (BufferFull). The `result()` of what it returns is a list of
-        `BatchMetadata`, one for each run of records that went into one batch. With a key, a partition, a partitioner or a name,
-        it calls `send_nowait` for one value after the other, and the values before a BufferFull are sent.
+        """Hand over many values at once, all or none (BufferFull). The `result()` of the receipts is a list of `BatchMetadata`,
+        one for each run of records that went into one batch. With a key, a partition, a partitioner or a name, it calls
+        `send_nowait` for one value after the other, and the values before a BufferFull are sent.
 
         With `expect_offset` or `fencing_token`, all values are one batch: all are written, side by side, or none.
         RecordTooLarge if together they do not fit `max_request_size`. The topic's `max.message.bytes` must allow the batch."""

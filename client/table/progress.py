@@ -1,4 +1,4 @@
-"""How far a table has read one partition, and whether its contents can be trusted. Pure.
+"""The progress of a table in one partition, and whether its contents can be trusted. Pure.
 
 A partition is NEW (to be read from its beginning, or from the end of a snapshot), then LOADING up to its target, the log end when
 the loading began, then LIVE. It becomes NEW again if its log does not continue at the table's position: records were deleted or

@@ -1,4 +1,4 @@
-"""Which records were returned to the program, and which of them it has finished. Pure.
+"""Tracks which records were returned to the program, and which of them it has finished. Pure.
 
 A program has finished the records that a call returned as soon as it asks for more: of the same partitions, or of all. Records
 that `async for` returns are finished one by one. An automatic commit never goes beyond the finished records, so a program that

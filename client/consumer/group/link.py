@@ -1,4 +1,4 @@
-"""How the consumer's loop and the heartbeats exchange state.
+"""The exchange of state between the consumer's loop and the heartbeats.
 
     the consumer                                   the heartbeats
         post(act)          ------------------->    act(membership, now)

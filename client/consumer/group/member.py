@@ -86,7 +86,7 @@ class GroupMember:
         self._topics: Topics | None = None
         """The program's subscription; None: it is not subscribed."""
         self._link: Link | None = None
-        """None before the first subscription."""
+        """The link to the heartbeats; None before the first subscription."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._rebalancing: asyncio.Task[None] | None = None
         """The one of `_tasks` that rebalances."""
