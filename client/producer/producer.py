@@ -822,8 +822,7 @@ class Producer(Generic[K, V]):
         go on:
 
         - TransactionAbortable, or any error that is not below: the transaction was aborted. The same block may be run again.
-        - ProducerFenced, TransactionFailed: start over with a new producer. ProducerFenced: another producer has the id, or it
-          expired.
+        - ProducerFenced (another producer has the id, or it expired), TransactionFailed: start over with a new producer.
         - TransactionOutcomeUnknown of the commit: call `commit_transaction` again to get the outcome, or start over.
 
         UsageError without a `transactional_id`, or while a transaction is open. Records that are sent in the block need not be
