@@ -23,7 +23,7 @@ from strandline.cli.common import (
 from strandline.cli.group_csv import csv_text, read_csv
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Start, Time, parse_start
-from strandline.cli.topic_offsets import offsets_at
+from strandline.cli.topic_offsets import TIMEOUT_MS, offsets_at
 from strandline.protocol.errors import UsageError
 from strandline.reach import reach
 
@@ -46,6 +46,8 @@ class Current(NamedTuple):
 
 
 Target = Start | Shift | Current
+PartitionTarget = Beginning | End | Offset | BeforeEnd | Shift | Current
+"""The target of one partition: as `Target`, but its leader has translated a time into an offset."""
 Chosen = Mapping[str, Sequence[int] | None]
 """Topic -> the partitions that were chosen; None for all."""
 
@@ -126,13 +128,13 @@ def seek(
         check_terminal(yes, "group seek replaces committed offsets")
     plan = run(_plan(bootstrap, group, targets, chosen))
     movable = {each.tp: each.new for each in plan if each.new is not None}
-    if not movable:
+    if not plan:
         raise UsageError(f"{group} has no offset to move; --topic TOPIC chooses the partitions")
     if export:
         _print_csv(_view(group, plan, {}, dry_run=True), movable, output)
         return
-    if dry_run:
-        show(_view(group, plan, {}, dry_run=True), output)
+    if dry_run or not movable:
+        show(_view(group, plan, {}, dry_run=dry_run), output)
         return
     confirm(f"This moves {len(movable)} offsets of {group}.", yes)
     show(_view(group, plan, run(_commit(bootstrap, group, movable)), dry_run=False), output)
@@ -198,18 +200,21 @@ async def _plan(bootstrap: str, group: str, targets: Target | Mapping[tuple[str,
         current = {tp: found.offset for tp, found in (await admin.list_group_offsets(group)).items()}
         tps = await _partitions(admin, chosen) if chosen else sorted(current)
         starts, ends = await offsets_at(admin, tps, EARLIEST), await offsets_at(admin, tps, LATEST)
-        times = await offsets_at(admin, tps, targets.timestamp_ms) if isinstance(targets, Time) else {}
-    return [
-        planned(
-            tp,
-            Offset(targets[tp]) if isinstance(targets, Mapping) else targets,
-            current.get(tp),
-            starts.get(tp),
-            ends.get(tp),
-            times.get(tp),
-        )
-        for tp in tps
-    ]
+        found = await _partition_targets(admin, tps, targets)  # last: a time after the last record is then the end
+    return [planned(tp, found.get(tp), current.get(tp), starts.get(tp), ends.get(tp)) for tp in tps]
+
+
+async def _partition_targets(
+    admin: Admin, tps: Sequence[TopicPartition], targets: Target | Mapping[tuple[str, int], int]
+) -> Mapping[TopicPartition, PartitionTarget]:
+    """The target of each partition. A time has none in a partition whose leader does not answer, and is the end of a partition
+    without a record at or after it."""
+    if isinstance(targets, Mapping):
+        return {tp: Offset(targets[tp]) for tp in tps}
+    if not isinstance(targets, Time):
+        return dict.fromkeys(tps, targets)
+    answers = await admin.list_offsets(dict.fromkeys(tps, targets.timestamp_ms), timeout_ms=TIMEOUT_MS) if tps else {}
+    return {tp: End() if answer is None else Offset(answer.offset) for tp, answer in answers.items()}
 
 
 async def _partitions(admin: Admin, chosen: Chosen) -> list[TopicPartition]:
@@ -226,18 +231,16 @@ async def _partitions(admin: Admin, chosen: Chosen) -> list[TopicPartition]:
     return sorted(tps)
 
 
-def planned(
-    tp: TopicPartition, target: Target, current: int | None, start: int | None, end: int | None, at_time: int | None
-) -> Seek:
-    """The new offset of a partition whose log has the offsets from `start` up to, not including, `end`. `at_time`: the offset of
-    the target's time; None if no record is that young."""
-    if start is None or end is None:
+def planned(tp: TopicPartition, target: PartitionTarget | None, current: int | None, start: int | None, end: int | None) -> Seek:
+    """The new offset of a partition whose log has the offsets from `start` up to, not including, `end`. `target`, `start` and
+    `end` are None if the leader did not answer."""
+    if target is None or start is None or end is None:
         return Seek(tp, current, None, None, None)
-    wanted = _wanted(target, current, start, end, at_time)
+    wanted = _wanted(target, current, start, end)
     return Seek(tp, current, wanted, None if wanted is None else min(max(wanted, start), end), end)
 
 
-def _wanted(target: Target, current: int | None, start: int, end: int, at_time: int | None) -> int | None:
+def _wanted(target: PartitionTarget, current: int | None, start: int, end: int) -> int | None:
     match target:
         case Beginning():
             return start
@@ -247,8 +250,6 @@ def _wanted(target: Target, current: int | None, start: int, end: int, at_time: 
             return offset
         case BeforeEnd(records):
             return end - records
-        case Time():
-            return end if at_time is None else at_time
         case Shift(by):
             return None if current is None else current + by
         case Current():

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import typer
 from cli_world import ENVIRONMENT, Outcome, Up, one_sentence, run, wait_until
 from terminal import at_a_terminal
 
 from strandline.cli.group_csv import csv_text, parse_csv
-from strandline.cli.group_seek import Current, Shift, parse_target, planned
+from strandline.cli.group_seek import Current, Shift, parse_target, planned, seek
 from strandline.cli.group_state import GroupState, assignment_text
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Time
 from strandline.client import (
     GroupDescription,
     GroupLag,
     GroupMemberDescription,
+    GroupOffsetResult,
     OffsetAndMetadata,
+    OffsetAndTimestamp,
     PartitionLag,
     RequestFailed,
     TopicPartition,
@@ -102,7 +105,6 @@ def test_other_targets_are_wrong_usage(text: str) -> None:
         (Offset(99), 50),
         (Offset(0), 10),
         (BeforeEnd(5), 45),
-        (Time(1), 33),
         (Shift(3), 23),
         (Shift(-30), 10),
         (Current(), 20),
@@ -111,16 +113,75 @@ def test_other_targets_are_wrong_usage(text: str) -> None:
 )
 def test_new_offset_is_in_the_log(target: Any, new: int) -> None:
     """A log that begins at 10 and ends at 50, and a group at 20."""
-    assert planned(FIRST, target, 20, 10, 50, 33).new == new
-
-
-def test_time_after_the_last_record_is_the_end() -> None:
-    assert planned(FIRST, Time(1), None, 10, 50, None).new == 50
+    assert planned(FIRST, target, 20, 10, 50).new == new
 
 
 def test_offset_that_cannot_be_moved_says_why() -> None:
-    assert planned(FIRST, Shift(1), None, 10, 50, None).problem == "it has no committed offset"
-    assert planned(FIRST, End(), 3, None, None, None).problem == "its leader did not answer"
+    assert planned(FIRST, Shift(1), None, 10, 50).problem == "it has no committed offset"
+    assert planned(FIRST, End(), 3, None, None).problem == "its leader did not answer"
+    assert planned(FIRST, None, 3, 10, 50).problem == "its leader did not answer"
+
+
+class SilentAdmin:
+    """The group is at 20 in each partition, and each log has the offsets 10 to 49. To a time, FIRST answers with offset 33,
+    SECOND with no record, and the leader of THIRD does not answer."""
+
+    moved: ClassVar[dict[tuple[str, int], int]] = {}
+
+    def __init__(self, **_: Any) -> None:
+        self.moved.clear()
+
+    async def __aenter__(self) -> SilentAdmin:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        return dict.fromkeys((FIRST, SECOND, THIRD), OffsetAndMetadata(20))
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        if set(wanted.values()) <= {-1, -2}:
+            return {tp: OffsetAndTimestamp(10 if timestamp == -2 else 50, -1) for tp, timestamp in wanted.items()}
+        return {FIRST: OffsetAndTimestamp(33, 1_000_000_000_000), SECOND: None}
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, GroupOffsetResult]:
+        self.moved.update(offsets)
+        return {TopicPartition(*tp): GroupOffsetResult(ErrorCode.NONE, "") for tp in offsets}
+
+
+def test_time_moves_no_partition_whose_leader_is_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A partition without a record at or after the time moves to its end. If its leader did not answer, the records after the
+    time are unknown, and the group would skip them at the end."""
+    monkeypatch.setattr("strandline.client.Admin", SilentAdmin)
+    with pytest.raises(typer.Exit) as ended:
+        seek("billing", to="@1000000000000", yes=True, bootstrap="h:1")
+    assert ended.value.exit_code == 1
+    assert SilentAdmin.moved == {FIRST: 33, SECOND: 50}
+    assert "orders-2 is not moved: its leader did not answer" in capsys.readouterr().err
+
+
+def test_silent_leaders_are_the_reason_that_nothing_is_moved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The advice to choose other partitions would mislead: they are chosen, and nothing is asked or written."""
+
+    async def no_answer(*_: object, **__: object) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return {}
+
+    monkeypatch.setattr("strandline.client.Admin", SilentAdmin)
+    monkeypatch.setattr(SilentAdmin, "list_offsets", no_answer)
+    with pytest.raises(typer.Exit) as ended:
+        seek("billing", to="latest", yes=True, bootstrap="h:1")
+    assert ended.value.exit_code == 1
+    assert SilentAdmin.moved == {}
+    assert "orders-0 is not moved: its leader did not answer" in capsys.readouterr().err
 
 
 # -- a real cluster -----------------------------------------------------------------------------------------------------
