@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -165,7 +166,7 @@ def parse_target(text: str, now_ms: int) -> Target:
         return Current()
     if text.startswith(SHIFT):
         number = text.removeprefix(SHIFT)
-        if not number.lstrip("+-").isdecimal():
+        if not re.fullmatch(r"[+-]?\d{1,19}", number):
             raise UsageError(f"--to shift:N takes a number of offsets, such as shift:-10, not {text!r}")
         return Shift(int(number))
     try:

@@ -90,7 +90,7 @@ def test_targets_are_parsed(text: str, target: Any) -> None:
     assert parse_target(text, 5000) == target
 
 
-@pytest.mark.parametrize("text", ["", "soon", "shift:", "shift:x", "@soon"])
+@pytest.mark.parametrize("text", ["", "soon", "shift:", "shift:x", "shift:--5", "shift:+-5", f"shift:{10**19}", "@soon"])
 def test_other_targets_are_wrong_usage(text: str) -> None:
     with pytest.raises(UsageError, match="--to"):
         parse_target(text, 0)
