@@ -17,12 +17,13 @@ with a new broker epoch (the offset of its record), and first removes the old pr
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 import msgspec
 
 from strandline.controller.broker_sessions import BrokerSession, BrokerSessions
 from strandline.controller.config_control import removal_of_broker_configs
-from strandline.controller.decision import Decision
+from strandline.controller.decision import Cause, Decision
 from strandline.controller.metadata.cluster_describe import is_draining
 from strandline.controller.metadata.directory_ids import UNASSIGNED, is_reserved
 from strandline.controller.metadata.features import UnsupportedLevel, levels_of
@@ -72,7 +73,7 @@ class BrokerControlState(Enum):
     SHUTDOWN_NOW = "shutdown now"
 
 
-_CAUSES = {
+_CAUSES: dict[BrokerControlState, Cause] = {
     BrokerControlState.FENCED: "broker_fenced",
     BrokerControlState.UNFENCED: "broker_unfenced",
     BrokerControlState.CONTROLLED_SHUTDOWN: "controlled_shutdown",
@@ -111,7 +112,7 @@ def register_broker(
     broker_epoch = next_offset + len(records)
     records.append(_registration_record(request, broker_epoch, image.feature_level))
     sessions.touch(request.broker_id, broker_epoch, now)
-    cause = "broker_registered" if is_lossy is None else "records_lost"
+    cause: Cause = "broker_registered" if is_lossy is None else "records_lost"
     return Decision(BrokerRegistrationResponse(0, broker_epoch), records, may_split=True, cause=cause)
 
 
@@ -207,7 +208,7 @@ def register_again(
     if RegisterBrokerRecord(**msgspec.structs.asdict(existing)) == record:
         return Decision(BrokerRegistrationResponse(0, existing.broker_epoch))
     moves = leave_directories(image, index, existing.broker_id, failed) if failed and not existing.fenced else []
-    cause = "log_dir_failed" if moves else ""
+    cause: Cause | Literal[""] = "log_dir_failed" if moves else ""
     return Decision(BrokerRegistrationResponse(0, existing.broker_epoch), [*moves, record], may_split=True, cause=cause)
 
 

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from strandline.controller.metadata.records import AnyRecord
 
 R = TypeVar("R")
+
+Cause = Literal[
+    "broker_fenced",
+    "broker_registered",
+    "broker_unfenced",
+    "controlled_shutdown",
+    "directory_assigned",
+    "election_completed",
+    "leader_proposed",
+    "leaders_balanced",
+    "log_dir_failed",
+    "min_isr_lowered",
+    "partitions_added",
+    "preferred_election",
+    "reassignment_requested",
+    "records_lost",
+    "topic_created",
+    "unclean_election",
+    "unclean_recovery",
+]
+"""Why a decision changes partitions. docs/logs.md explains each one, and the metric of elections counts each one."""
 
 
 @dataclass(slots=True)
@@ -23,5 +44,5 @@ class Decision(Generic[R]):
     may_split: bool = False
     """The records may be written as several batches, because a decision about all partitions of a broker may exceed the largest
     batch of the quorum. After a fail-over only the first of these batches may exist: a later decision must complete the rest."""
-    cause: str = ""
-    """Why the decision changes partitions, as one word of docs/logs.md (`cause`); used only in the log."""
+    cause: Cause | Literal[""] = ""
+    """Empty if the decision changes no partition. Used only in the log and the metrics."""

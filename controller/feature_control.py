@@ -63,7 +63,7 @@ def update_features(
     known, the level would be lowered or a node does not support it; FEATURE_UPDATE_FAILED if the range of a node is not known;
     INVALID_REQUEST if the request names a feature twice. Raises BrokerError POLICY_VIOLATION for too many features."""
     check_amount(len(request.feature_updates), "update", "features")
-    decision = Decision(UpdateFeaturesResponse(0, None, []), cause="features_updated")
+    decision = Decision(UpdateFeaturesResponse(0, None, []))
     seen: dict[str, None] = {}
     for update in request.feature_updates:
         refusal = _refusal(image, own, voter_ids, answers, update)

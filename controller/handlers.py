@@ -199,10 +199,11 @@ class ControllerApis:
     def _alter_configs(self, active: ActiveState, body: Any) -> Decision[Any]:
         image = self._controller.image
         decision = incremental_alter_configs(image, body, self._node_values)
-        decision.records += complete_after_configs(image, active.index, decision.records)
+        completed = complete_after_configs(image, active.index, decision.records)
+        decision.records += completed
         dropped = drop_elrs_after_configs(image, active.index, decision.records)
-        if dropped:
-            decision.records += dropped
+        decision.records += dropped
+        if completed or dropped:
             decision.cause = "min_isr_lowered"
         return decision
 

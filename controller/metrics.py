@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Literal, get_args
 
+from strandline.controller.decision import Cause
 from strandline.controller.metadata.image import NO_LEADER, MetadataDelta
 from strandline.protocol.metrics import DURATION_S, Histogram
-
-ELECTION_CAUSES = (
-    "broker_fenced",
-    "broker_registered",
-    "broker_unfenced",
-    "controlled_shutdown",
-    "election_completed",
-    "leader_proposed",
-    "leaders_balanced",
-    "preferred_election",
-    "reassignment_requested",
-    "unclean_election",
-    "unclean_recovery",
-    "records_lost",
-)
-"""The causes of decisions that elect leaders, as docs/logs.md explains them."""
 
 
 class ControllerMetrics:
@@ -30,7 +16,7 @@ class ControllerMetrics:
     def __init__(self) -> None:
         self.elections = 0
         """Elections of a new leader for a partition."""
-        self.elections_by_cause: dict[str, int] = dict.fromkeys(ELECTION_CAUSES, 0)
+        self.elections_by_cause: dict[Cause, int] = dict.fromkeys(get_args(Cause), 0)
         self.unclean_elections = 0
         """Elections of a leader from outside the ISR and the ELR."""
         self.reported_losses = 0
@@ -53,7 +39,7 @@ class ControllerMetrics:
     def on_heard(self, broker_id: int) -> None:
         self.silent_since.pop(broker_id, None)
 
-    def on_delta(self, delta: MetadataDelta, cause: str = "") -> None:
+    def on_delta(self, delta: MetadataDelta, cause: Cause | Literal[""] = "") -> None:
         """Count the elections in a decision of the active controller. `cause` is that of the decision."""
         for key in delta.changed_partitions:
             before, after = delta.before.partition(key), delta.image.partition(key)
@@ -62,7 +48,7 @@ class ControllerMetrics:
             if before is None or after is None or after.leader in (before.leader, NO_LEADER):
                 continue
             self.elections += 1
-            if cause in self.elections_by_cause:
+            if cause:
                 self.elections_by_cause[cause] += 1
             self.elections_from_elr += after.leader in before.elr
             self.unclean_elections += after.leader not in (*before.isr, *before.elr)

@@ -377,6 +377,8 @@ def test_invariants_hold_after_every_record_of_thousands_of_random_steps(seed: i
             snapshots.append((world.image, list(world.image.to_records())))
     assert watcher.elections > 100
     assert watcher.leaderless > 10
+    metrics = world.controller.metrics
+    assert sum(metrics.elections_by_cause.values()) == metrics.elections, "an election has no cause"
     if world.image.feature_level:
         assert min(watcher.elected_from_elr, watcher.struck) >= 5
     assert world.replayed() == world.image

@@ -36,6 +36,10 @@ def assign(world: ControllerWorld, directory: bytes, *indexes: int, broker: int 
     return [item.error_code for item in world.call(apis.ASSIGN_REPLICAS_TO_DIRS, request).partitions]
 
 
+def elections_by_cause(world: ControllerWorld) -> dict[str, int]:
+    return {cause: count for cause, count in world.controller.metrics.elections_by_cause.items() if count}
+
+
 def leaders(world: ControllerWorld) -> list[int]:
     return [world.partition("t", index).leader for index in (0, 1)]
 
@@ -47,6 +51,7 @@ def test_a_failed_directory_moves_only_its_partitions() -> None:
     assert leaders(world) == [1, 2]
     assert [1 in world.partition("t", index).isr for index in (0, 1)] == [True, False]
     assert world.image.brokers[1].log_dirs == (D1,)
+    assert elections_by_cause(world) == {"log_dir_failed": 1}
 
 
 def test_the_partitions_change_before_the_registration() -> None:
@@ -67,6 +72,7 @@ def test_a_replica_that_is_assigned_to_an_offline_directory_leaves_the_isr() -> 
     assert assign(world, D2, 1) == [0]
     assert leaders(world) == [1, 2]
     assert 1 not in world.partition("t", 1).isr
+    assert elections_by_cause(world) == {"directory_assigned": 1}
 
 
 def test_a_process_that_registers_again_without_a_directory_gives_up_its_leaders_there() -> None:

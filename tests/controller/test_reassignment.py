@@ -252,9 +252,12 @@ def test_completion_waits_for_min_isr_of_the_new_set_and_for_a_lower_one() -> No
     world.alter("t", [1])
     world.alter("t", [1, 4])
     assert world.partition("t").is_reassigning
-    world.set_min_isr(1)
+    with capture_logs() as lines:
+        world.set_min_isr(1)
     done = world.partition("t")
     assert (done.replicas, done.isr, done.leader) == ((4, 2, 3), (4,), 4)
+    assert [line["cause"] for line in lines if line["event"] == "partition.changed"] == ["min_isr_lowered"]
+    assert world.controller.metrics.elections_by_cause["min_isr_lowered"] == 1
     assert world.replayed() == world.image
 
 

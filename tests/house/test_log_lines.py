@@ -9,10 +9,11 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 
+from strandline.controller.decision import Cause
 from strandline.protocol.log_limits import Suppressed
 from strandline.storage.log.log import Log, LogConfig, TailBudget
 from strandline.storage.memory.memory_files import MemoryFiles
@@ -141,6 +142,13 @@ def test_the_page_lists_only_existing_events_and_fields() -> None:
 def test_a_wrong_log_call_is_found(line: str, complaint: str) -> None:
     [call] = calls_in(line, "broker/x.py")
     assert complaint in "; ".join(complaints(call))
+
+
+def test_the_page_explains_every_cause() -> None:
+    """The controller logs no other cause, because the type of `Decision.cause` allows none. The metric of elections has a series
+    for each."""
+    [row] = [line for line in PAGE.splitlines() if line.startswith("| `cause` |")]
+    assert sorted(re.findall(r"`([^`]+)`", row.split("|")[2])) == sorted(get_args(Cause))
 
 
 def test_log_fields_have_the_whole_position() -> None:
