@@ -269,10 +269,11 @@ async def _run(server: Server, asked: asyncio.Future[str], http_address: str) ->
     _calm_the_collector()
     failure: asyncio.Future[StrandlineError] = getattr(server, "failure", None) or asyncio.get_running_loop().create_future()
     await _first_of(asked, failure)
-    logger.info("node.stopping", reason=asked.result() if asked.done() else str(failure.result()))
+    error = None if asked.done() else failure.result()  # decided before the stop: a signal that arrives later hides no failure
+    logger.info("node.stopping", reason=asked.result() if error is None else str(error))
     await server.stop()
     logger.info("node.stopped")
-    return None if asked.done() else failure.result()
+    return error
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:
