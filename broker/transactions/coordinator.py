@@ -11,7 +11,7 @@ them. A timer of each shard looks for transactions that take too long.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -69,6 +69,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self._tasks: dict[asyncio.Future[None], None] = {}
         self._forget_due: dict[ActiveTransactions, float] = {}
         """When to look for expired transactional ids next, on the loop's clock."""
+        self._awaiting_ids: set[ActiveTransactions] = set()
+        """The shards that wait for producer ids, to abort transactions whose epochs are exhausted."""
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
@@ -200,31 +202,35 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             self._set_timer(active, self.host.now() + interval_s, lambda: self._sweep(active))
 
     def _sweep(self, active: ActiveTransactions) -> None:
-        needed = active.shard.count_exhausted(self.host.wall_clock_ms())
-        if needed:
-            self.run(self._sweep_with_ids(active, needed))
-        else:
-            self._expire(active, iter(()))
-
-    async def _sweep_with_ids(self, active: ActiveTransactions, needed: int) -> None:
-        try:
-            fresh_ids = [await self.fresh_ids.next_id() for _ in range(needed)]
-        except BrokerError:
-            fresh_ids = []
-        # If there are not enough ids, because none could be allocated or more transactions have timed out meanwhile, nothing
-        # expires before the next sweep.
-        if active.is_loaded and active.shard.count_exhausted(self.host.wall_clock_ms()) <= len(fresh_ids):
-            self._expire(active, iter(fresh_ids))
-        else:
-            self._arm(active)
-
-    def _expire(self, active: ActiveTransactions, fresh_ids: Iterator[int]) -> None:
-        now_ms = self.host.wall_clock_ms()
-        self._carry_out_all(active, active.shard.abort_timed_out(fresh_ids, now_ms), is_timeout=True)
+        """Abort what has timed out, and forget unused ids. The aborts that need new producer ids do not delay the others: they
+        follow when the controller has allocated the ids."""
+        self._abort_timed_out(active)
         if self.host.now() >= self._forget_due.get(active, float("inf")):
             self._forget_due[active] = self._next_forgetting()
-            self._carry_out_all(active, active.shard.forget_unused(now_ms))
+            self._carry_out_all(active, active.shard.forget_unused(self.host.wall_clock_ms()))
+        exhausted = active.shard.count_exhausted(self.host.wall_clock_ms())
+        if exhausted and active not in self._awaiting_ids:
+            self._awaiting_ids.add(active)
+            self.run(self._abort_exhausted(active, exhausted))
         self._arm(active)
+
+    def _abort_timed_out(self, active: ActiveTransactions, fresh_ids: Iterable[int] = ()) -> None:
+        decisions = active.shard.abort_timed_out(iter(fresh_ids), self.host.wall_clock_ms())
+        self._carry_out_all(active, decisions, is_timeout=True)
+
+    async def _abort_exhausted(self, active: ActiveTransactions, exhausted: int) -> None:
+        """Get producer ids for the timed-out transactions that need new ones, and abort them. If an id cannot be allocated, its
+        transaction waits for a later sweep."""
+        fresh_ids: list[int] = []
+        try:
+            while len(fresh_ids) < exhausted:
+                fresh_ids.append(await self.fresh_ids.next_id())
+        except BrokerError:
+            pass
+        finally:
+            self._awaiting_ids.discard(active)
+        if active.is_loaded:
+            self._abort_timed_out(active, fresh_ids)
 
     def _next_forgetting(self) -> float:
         return self.host.now() + self.config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000

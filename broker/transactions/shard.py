@@ -238,15 +238,17 @@ class TransactionShard:
 
         The epoch rises, so no more records of the transaction are appended. Its producer loses the transaction, but not the id:
         it gets the new epoch from an abort (TV2) or from InitProducerId with its old epoch (KIP-360). `fresh_ids`: producer ids
-        that were never given, as many as `count_exhausted` returns."""
+        that were never given. A transaction that needs one, and for which none is left, stays ongoing."""
         for found in list(self.transactions.values()):
             if _is_timed_out(found, now_ms):
-                fresh_id = next(fresh_ids) if found.is_epoch_exhausted else NO_PRODUCER_ID
+                fresh_id = next(fresh_ids, None) if found.is_epoch_exhausted else NO_PRODUCER_ID
+                if fresh_id is None:
+                    continue
                 aborted = _aborted(found, fresh_id, now_ms)
                 yield Decision(_record(aborted), markers=markers_of(aborted))
 
     def count_exhausted(self, now_ms: int) -> int:
-        """The number of producer ids that `abort_timed_out` needs."""
+        """The number of timed-out transactions that cannot be aborted without a new producer id."""
         return sum(each.is_epoch_exhausted and _is_timed_out(each, now_ms) for each in self.transactions.values())
 
     def forget_unused(self, now_ms: int) -> Iterator[Decision]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from replica_world import NOW_MS
 from transaction_world import ID, KEY, ORDERS, TransactionWorld
+from waiting import until
 
 from strandline.broker.transactions.completion_waiters import WAIT_S
 from strandline.broker.transactions.metrics import End
@@ -239,6 +240,44 @@ async def test_transaction_that_is_too_large_to_be_aborted_does_not_hold_up_the_
     log.config = replace(log.config, max_message_bytes=1000)
     world.replicas.loop.advance(62)
     assert (known[ID].state, known["another"].state) == (State.ONGOING, State.PREPARE_ABORT)
+
+
+async def with_exhausted_epochs() -> TransactionWorld:
+    """Two ongoing transactions. The one of `ID` can only be aborted with a new producer id, the one of `another` needs none."""
+    world = TransactionWorld(transaction_abort_timed_out_transaction_cleanup_interval_ms=1000)
+    await world.began()
+    known = world.first.transactions
+    known["another"] = replace(known[ID], transactional_id="another")
+    known[ID] = replace(known[ID], producer_epoch=EPOCH_EXHAUSTED)
+    return world
+
+
+async def test_transaction_without_epochs_left_does_not_hold_up_the_others() -> None:
+    """If the controller is away, no producer id can be allocated. The other transactions of the shard must still end by their
+    timeouts, because readers of committed records wait for them."""
+    world = await with_exhausted_epochs()
+    known, ids = world.first.transactions, world.first.fresh_ids
+    ids.error = BrokerError(ErrorCode.BROKER_NOT_AVAILABLE)
+    world.replicas.loop.advance(62)
+    assert (known[ID].state, known["another"].state) == (State.ONGOING, State.PREPARE_ABORT)
+    await until(lambda: ids.asked == 2)
+    ids.error = None
+    world.replicas.loop.advance(1)
+    await until(lambda: known[ID].state is State.PREPARE_ABORT)
+    assert world.first.coordinator.metrics.ended[End.TIMEOUT] == 2
+
+
+async def test_later_sweep_awaits_no_further_producer_id() -> None:
+    """While the controller does not answer, each sweep would otherwise add a request for an id that is not needed."""
+    world = await with_exhausted_epochs()
+    known, ids = world.first.transactions, world.first.fresh_ids
+    ids.may_answer.clear()
+    world.replicas.loop.advance(62)
+    await until(lambda: ids.asked == 2)
+    world.replicas.loop.advance(5)
+    ids.may_answer.set()
+    await until(lambda: known[ID].state is State.PREPARE_ABORT)
+    assert ids.asked == 2
 
 
 async def test_unused_id_is_forgotten_at_its_own_interval() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from handled_request import HandledRequest
@@ -16,6 +17,7 @@ from strandline.broker.transactions.shard import Markers
 from strandline.broker.transactions.states import Transaction
 from strandline.controller.metadata.internal_topics import TRANSACTION_STATE_TOPIC
 from strandline.controller.metadata.records import AnyRecord
+from strandline.protocol.errors import BrokerError
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import InitProducerIdRequest
 from strandline.protocol.messages.groups import GroupTopicPartitions
@@ -59,10 +61,18 @@ class FreshIds:
         self.next = 1000
         self.while_asked: Any = None
         """Called while the coordinator waits for a producer id."""
+        self.asked = 0
+        self.error: BrokerError | None = None
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def next_id(self) -> int:
+        self.asked += 1
         if self.while_asked is not None:
             self.while_asked()
+        await self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
         self.next += 1
         return self.next - 1
 
@@ -91,9 +101,13 @@ class Coordinating:
         self.handlers = TransactionHandlers(self.coordinator, lambda _: self.is_trusted)
 
     @property
-    def found(self) -> Transaction:
+    def transactions(self) -> dict[str, Transaction]:
         (active,) = self.coordinator.shards.values()
-        return active.shard.transactions[ID]
+        return active.shard.transactions
+
+    @property
+    def found(self) -> Transaction:
+        return self.transactions[ID]
 
     async def ask(self, handle: Any, body: Message) -> HandledRequest:
         request = HandledRequest(body)
