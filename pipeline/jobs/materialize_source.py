@@ -18,7 +18,8 @@ from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.batch_reader import task_reader
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
-from strandline.pipeline.jobs.lake_folder import read_manifest
+from strandline.pipeline.jobs.lake import DataFile
+from strandline.pipeline.jobs.lake_folder import Lake, read_manifest
 from strandline.pipeline.jobs.tasks import rows_of
 from strandline.pipeline.offsets import ReadPosition, ReadPositions
 from strandline.pipeline.options import read_options, with_committed
@@ -111,27 +112,36 @@ def from_lake(
     spark: SparkSession, lake: str | os.PathLike[str], topic: str, since: ReadPositions | None, fail_on_data_loss: bool = True
 ) -> Changes:
     """The records of a topic in a lake after the positions `since`. A lake has the offsets of the log, so runs may alternate
-    between lake and log. Raises UsageError if there is no lake or it does not have the topic, DataLoss if the lake's next record
-    comes after `since` (only with `fail_on_data_loss`), LakeDamaged as `read_manifest` does."""
+    between lake and log. Raises UsageError and DataLoss as `files_after`, LakeDamaged as `read_manifest`."""
     from pyspark.sql.functions import col
 
-    whole = read_manifest(lake)
-    ends = {tp: end for tp, end in whole.ends.items() if tp.topic == topic}
-    if not ends:
-        raise UsageError(f"the lake {lake} has no records of topic {topic}")
-    begun = since or {}
-    files = [file for file in whole.files if file.topic == topic and file.last >= begun.get(file.tp, ReadPosition(0)).offset]
-    firsts: dict[TopicPartition, int] = {}
-    for file in files:
-        firsts.setdefault(file.tp, file.first)
-    for tp, first in sorted(firsts.items()):
-        if tp in begun and first > begun[tp].offset and fail_on_data_loss:
-            text = f"the snapshot continues at offset {begun[tp].offset} of {tp}, but the lake at {first}"
-            raise DataLoss(text, topic=topic, partition=tp.partition)
-    until = {**begun, **{p: ReadPosition(end) for p, end in ends.items() if end > begun.get(p, ReadPosition(0)).offset}}
+    whole, begun = read_manifest(lake), since or {}
+    files, until = files_after(whole, topic, begun, fail_on_data_loss)
     if not files:
         return Changes(spark.createDataFrame([], SCHEMA), until, True)
     paths = [str(whole.root / file.path) for file in files]
-    wanted = [(col("partition") == p.partition) & (col("offset") >= begun.get(p, ReadPosition(0)).offset) for p in firsts]
+    tps = sorted({file.tp for file in files})
+    wanted = [(col("partition") == p.partition) & (col("offset") >= begun.get(p, ReadPosition(0)).offset) for p in tps]
     rows = spark.read.schema(SCHEMA).parquet(*paths).select(*COLUMNS).where(reduce(or_, wanted))
     return Changes(rows, until, False)
+
+
+def files_after(lake: Lake, topic: str, begun: ReadPositions, fail_on_data_loss: bool) -> tuple[list[DataFile], ReadPositions]:
+    """The files that have records after the positions `begun`, and the positions at which the next run begins.
+
+    Raises UsageError if the lake does not have the topic, and DataLoss (only with `fail_on_data_loss`) if the lake begins after
+    the position of a partition. A gap between two files is no loss: the markers of transactions, and records that were aborted or
+    compacted, have no row in the lake."""
+    files = [file for file in lake.files if file.topic == topic]
+    if not files:
+        raise UsageError(f"the lake {lake.root} has no records of topic {topic}")
+    firsts: dict[TopicPartition, int] = {}
+    for file in files:
+        firsts[file.tp] = min(file.first, firsts.get(file.tp, file.first))
+    for tp, first in sorted(firsts.items()):
+        if tp in begun and first > begun[tp].offset and fail_on_data_loss:
+            text = f"the snapshot continues at offset {begun[tp].offset} of {tp}, but the lake begins at {first}"
+            raise DataLoss(text, topic=topic, partition=tp.partition)
+    offsets = {tp: begun.get(tp, ReadPosition(0)).offset for tp in firsts}
+    until = {**begun, **{tp: ReadPosition(lake.ends[tp]) for tp, offset in offsets.items() if lake.ends[tp] > offset}}
+    return [file for file in files if file.last >= offsets[file.tp]], until

@@ -10,8 +10,10 @@ from cli_world import one_sentence, run
 
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.jobs.lake import DataFile
+from strandline.pipeline.jobs.lake_folder import Lake
 from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFile, SnapshotFolder, Version, decode, encode
-from strandline.pipeline.jobs.materialize_source import planned
+from strandline.pipeline.jobs.materialize_source import files_after, planned
 from strandline.pipeline.offsets import ReadPosition
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
@@ -164,3 +166,30 @@ def test_records_deleted_before_they_were_read_are_data_loss(
         planned(since, earliest, latest, True)
     (piece,) = planned(since, earliest, latest, False)
     assert (piece.start, piece.end) == (instead, 9)
+
+
+def lake_of(*files: tuple[int, int]) -> Lake:
+    """A lake of one partition, with files of these first and last offsets."""
+    entries = tuple(
+        DataFile(
+            path=f"{first}", topic="orders", partition=0, date="2025-01-31", first=first, last=last, count=1, bytes=1, crc32c=1
+        )
+        for first, last in files
+    )  # fmt: skip
+    return Lake(Path("lake"), len(files) - 1, entries, {ZERO: files[-1][1] + 1})
+
+
+@pytest.mark.parametrize(("since", "firsts"), [(100, [103]), (50, [0, 103]), (102, [103]), (111, []), (200, [])])
+def test_gap_between_files_of_a_lake_is_no_loss(since: int, firsts: list[int]) -> None:
+    """The marker of a transaction, or records that were aborted or compacted, may lie between two offloads."""
+    begun = {ZERO: ReadPosition(since)}
+    files, until = files_after(lake_of((0, 99), (103, 110)), "orders", begun, True)
+    assert ([file.first for file in files], until) == (firsts, {ZERO: ReadPosition(max(since, 111))})
+
+
+def test_lake_that_begins_after_the_snapshot_is_data_loss() -> None:
+    """The log may have had records between the end of the snapshot and the beginning of the lake."""
+    lake, begun = lake_of((200, 299)), {ZERO: ReadPosition(100, 3)}
+    with pytest.raises(DataLoss, match="the snapshot continues at offset 100 of orders-0, but the lake begins at 200"):
+        files_after(lake, "orders", begun, True)
+    assert files_after(lake, "orders", begun, False) == (list(lake.files), {ZERO: ReadPosition(300)})
