@@ -423,11 +423,16 @@ def calls_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def _call(name: str, member: Any) -> str:
-    doc = inspect.cleandoc(member.__doc__ or "").replace("\n", " ").replace("  ", "\n\n").strip()
+    doc = "\n\n".join(map(_one_line, inspect.cleandoc(member.__doc__ or "").split("\n\n")))
     if isinstance(member, property):
         return f"```python\n{name}: {member.fget.__annotations__['return']}\n```\n\n{doc}\n"
     word = "async def" if inspect.iscoroutinefunction(member) else "def"
     return f"```python\n{word} {name}{signature(member)}\n```\n\n{doc}\n"
+
+
+def _one_line(paragraph: str) -> str:
+    """A paragraph of a docstring on one line, or each item of a list on a line of its own."""
+    return re.sub(r"\n(?!- ) *", " ", paragraph)
 
 
 def signature(function: Any) -> str:

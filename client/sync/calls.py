@@ -62,8 +62,8 @@ class AdminCalls(Bridge[Admin]):
     def describe_client_quotas(
         self, wanted: QuotaEntity | None = None, *, strict: bool = False, timeout_ms: float = 30000
     ) -> dict[QuotaEntity, dict[str, float]]:
-        """By entity, the values of its quotas, as the broker that answers knows them. `wanted`: only entities that have the
-        same parts, and perhaps others; `strict`: and no others. ClusterAuthorizationFailed; RequestTimeout."""
+        """The values of each entity's quotas, as the broker that answers knows them. `wanted`: only entities that have these
+        parts. With `strict`, they have no other parts; otherwise they may. ClusterAuthorizationFailed; RequestTimeout."""
         return self._run(self._client.describe_client_quotas, wanted, strict=strict, timeout_ms=timeout_ms)
 
     def alter_client_quotas(
@@ -72,7 +72,7 @@ class AdminCalls(Bridge[Admin]):
         """Set quotas of an entity, or remove those whose value is None. The keys are `producer_byte_rate` and
         `consumer_byte_rate` (bytes per second and broker), `request_percentage` (of the time of a broker),
         `controller_mutation_rate` (partitions per second), and `connection_creation_rate` (per second, of an `ip`). Brokers
-        measure by the new values from the next request on. `validate_only`: check, and change nothing.
+        apply the new values from the next request on. `validate_only`: check, and change nothing.
 
         UsageError; ClusterAuthorizationFailed; RequestFailed with `code` INVALID_REQUEST; RequestTimeout."""
         self._run(self._client.alter_client_quotas, entity, changes, validate_only=validate_only, timeout_ms=timeout_ms)
@@ -80,7 +80,7 @@ class AdminCalls(Bridge[Admin]):
     def describe_scram_credentials(
         self, users: Iterable[str] | None = None, *, timeout_ms: float = 30000
     ) -> dict[str, dict[str, int]]:
-        """By user, the mechanisms for which there is a credential, with the number of iterations. `users`: only these; one
+        """The mechanisms for which each user has a credential, with the number of iterations. `users`: only these. A user
         without credentials is not in the result. ClusterAuthorizationFailed; RequestTimeout."""
         return self._run(self._client.describe_scram_credentials, users, timeout_ms=timeout_ms)
 
@@ -94,7 +94,7 @@ class AdminCalls(Bridge[Admin]):
         timeout_ms: float = 30000,
     ) -> None:
         """Set a user's password for these mechanisms, "SCRAM-SHA-512" and "SCRAM-SHA-256". The user is created if it does not
-        exist. New connections need the new password as soon as the brokers have the metadata; open connections stay.
+        exist. New connections need the new password as soon as the brokers have the metadata; open connections are not closed.
 
         UsageError for a password that SASLprep does not allow; ClusterAuthorizationFailed; RequestFailed with `code`
         UNACCEPTABLE_CREDENTIAL; RequestTimeout."""
@@ -108,24 +108,24 @@ class AdminCalls(Bridge[Admin]):
         )
 
     def delete_scram_credentials(self, user: str, *, mechanisms: Iterable[str] | None = None, timeout_ms: float = 30000) -> None:
-        """Delete a user's credentials for these mechanisms, or all that it has. It cannot connect any more; open connections
-        stay until they have to authenticate again (`connections.max.reauth.ms`).
+        """Delete a user's credentials for these mechanisms, or all of them. New connections with these credentials are
+        rejected; open connections stay until they must authenticate again (`connections.max.reauth.ms`).
 
         ClusterAuthorizationFailed; RequestFailed with `code` RESOURCE_NOT_FOUND if there is no such credential;
         RequestTimeout."""
         self._run(self._client.delete_scram_credentials, user, mechanisms=mechanisms, timeout_ms=timeout_ms)
 
     def describe_acls(self, wanted: AclFilter | None = None, *, timeout_ms: float = 30000) -> list[Acl]:
-        """The access rules that the filter selects; all, without one. ClusterAuthorizationFailed; RequestFailed with `code`
-        SECURITY_DISABLED if the cluster has no authorizer; RequestTimeout."""
+        """The access rules that the filter selects; without a filter, all rules. ClusterAuthorizationFailed; RequestFailed
+        with `code` SECURITY_DISABLED if the cluster has no authorizer; RequestTimeout."""
         return self._run(self._client.describe_acls, wanted, timeout_ms=timeout_ms)
 
     def create_acls(self, acls: Iterable[Acl], *, timeout_ms: float = 30000) -> None:
         """Create access rules. They take effect on a broker as soon as it has the metadata, usually within a few milliseconds.
 
         All rules are tried; the error of the first that was rejected is raised, and says how many were created:
-        ClusterAuthorizationFailed; RequestFailed with `code` INVALID_REQUEST for a rule that cannot be, SECURITY_DISABLED if
-        the cluster has no authorizer; RequestTimeout."""
+        ClusterAuthorizationFailed; RequestFailed with `code` INVALID_REQUEST for an invalid rule, SECURITY_DISABLED if the
+        cluster has no authorizer; RequestTimeout."""
         self._run(self._client.create_acls, acls, timeout_ms=timeout_ms)
 
     def delete_acls(self, filters: Iterable[AclFilter], *, timeout_ms: float = 30000) -> list[Acl]:
@@ -142,7 +142,7 @@ class AdminCalls(Bridge[Admin]):
         return self._run(self._client.describe_cluster, timeout_ms=timeout_ms)
 
     def unregister_broker(self, broker_id: int, *, timeout_ms: float = 30000) -> None:
-        """Remove the registration of a broker that has stopped for good (KIP-631). If it starts again, it registers anew.
+        """Remove the registration of a broker that has stopped for good (KIP-631). If it starts again, it registers again.
 
         RequestFailed with `code` INVALID_REQUEST while the broker is alive or hosts replicas, or BROKER_ID_NOT_REGISTERED;
         RequestTimeout."""
@@ -157,26 +157,26 @@ class AdminCalls(Bridge[Admin]):
         self, broker_id: int, targets: Mapping[TopicPartition | tuple[str, int], str], *, timeout_ms: float = 30000
     ) -> list[LogDirMoveResult]:
         """Move replicas of a broker to other log directories of that broker, by their paths (KIP-113). The call returns when
-        the moves have begun; `describe_log_dirs` shows the copies and what they lack. Each replica is served from its present
-        directory until its copy has caught up. A move goes on after a restart of the broker, and the path of the present
-        directory cancels it.
+        the moves have begun; `describe_log_dirs` shows the copies and the records that they lack. Each replica is served from
+        its present directory until its copy has caught up. A move continues after a restart of the broker; the path of the
+        present directory cancels it.
 
         Each partition has a result: see its `code`. LOG_DIR_NOT_FOUND: the broker has no such directory. KAFKA_STORAGE_ERROR:
-        it, or the replica, is offline. INVALID_REPLICA_ASSIGNMENT: it is cordoned, or has no room for the copy.
-        REPLICA_NOT_AVAILABLE: the broker has no such replica. NoBrokersAvailable if there is no such broker; RequestTimeout;
-        RequestFailed."""
+        the directory or the replica is offline. INVALID_REPLICA_ASSIGNMENT: the directory is cordoned, or has no room for the
+        copy. REPLICA_NOT_AVAILABLE: the broker has no such replica. NoBrokersAvailable if there is no such broker;
+        RequestTimeout; RequestFailed."""
         return self._run(self._client.alter_replica_log_dirs, broker_id, targets, timeout_ms=timeout_ms)
 
     def describe_log_dirs(
         self, broker_ids: Iterable[int], topics: Iterable[str] | None = None, *, timeout_ms: float = 30000
     ) -> dict[int, list[LogDirDescription]]:
-        """By broker, its log directories with the replicas of these topics, or of all (KIP-113). A broker that has not
+        """The log directories of each broker, with the replicas of these topics, or of all (KIP-113). A broker that has not
         answered within `timeout_ms` is not in the result."""
         return self._run(self._client.describe_log_dirs, broker_ids, topics, timeout_ms=timeout_ms)
 
     def describe_features(self, *, timeout_ms: float = 30000) -> FeaturesDescription:
         """The level of each feature of the cluster, as the broker that answers knows it, and the levels that each broker
-        supports. A broker that does not answer within `timeout_ms` has None. RequestTimeout."""
+        supports. For a broker that does not answer within `timeout_ms`, the levels are None. RequestTimeout."""
         return self._run(self._client.describe_features, timeout_ms=timeout_ms)
 
     def update_features(
@@ -194,8 +194,8 @@ class AdminCalls(Bridge[Admin]):
     ) -> list[ConfigEntry]:
         """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic",
         "group" or "broker"; `name`: the name of the topic or group, or the broker's id ("" for the default of all brokers).
-        The request about a broker goes to that broker, because no other node knows its file. UnknownTopic; RequestFailed with
-        `code` BROKER_ID_NOT_REGISTERED if no unfenced broker has this id; RequestTimeout."""
+        The request about a broker is sent to that broker, because no other node knows its file. UnknownTopic; RequestFailed
+        with `code` BROKER_ID_NOT_REGISTERED if no unfenced broker has this id; RequestTimeout."""
         return self._run(self._client.describe_configs, resource_type, name, keys, timeout_ms=timeout_ms)
 
     def alter_configs(
@@ -209,9 +209,9 @@ class AdminCalls(Bridge[Admin]):
         validate_only: bool = False,
         timeout_ms: float = 30000,
     ) -> list[str]:
-        """Set these keys and leave the others as they are (KIP-339); None removes a key, so that its default applies again.
-        `append`, `subtract`: items of keys whose type is "list"; they change the value that applies now. Resources are named
-        as for `describe_configs`. `validate_only`: check the request and change nothing.
+        """Set these keys and leave all others as they are (KIP-339); None removes a key, so that its default applies again.
+        `append`, `subtract`: items to add to keys whose type is "list", or to remove from them; they change the value that
+        applies now. Resources are named as for `describe_configs`. `validate_only`: check the request and change nothing.
 
         Returns warnings, which are sentences for people, for example about a min.insync.replicas above the replication factor.
         UnknownTopic; RequestFailed with `code` INVALID_CONFIG; RequestTimeout."""
@@ -228,13 +228,13 @@ class AdminCalls(Bridge[Admin]):
 
     def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout_ms: float = 30000) -> GroupListing:
         """The groups of the cluster, sorted; those in these states ("Stable", "Empty", ...) and of these types ("consumer",
-        "classic") only, if some are given. Each broker names the groups that it coordinates; `errors` of the result names the
-        brokers that have not answered within `timeout_ms`, and why."""
+        "classic") only, if some are given. Each broker lists the groups that it coordinates; `errors` of the result has the
+        brokers that have not answered within `timeout_ms`, with their errors."""
         return self._run(self._client.list_groups, states=states, types=types, timeout_ms=timeout_ms)
 
     def describe_groups(self, group_ids: Iterable[str], *, timeout_ms: float = 30000) -> dict[str, GroupDescription]:
-        """By group, its state and its members with their partitions, for groups of both protocols (KIP-848 and classic). A
-        group that does not exist, or whose coordinator has not answered within `timeout_ms`, has an `error`."""
+        """The state of each group, and its members with their partitions, for groups of both protocols (KIP-848 and classic).
+        A group that does not exist, or whose coordinator has not answered within `timeout_ms`, has an `error`."""
         return self._run(self._client.describe_groups, group_ids, timeout_ms=timeout_ms)
 
     def delete_groups(self, group_ids: Iterable[str], *, timeout_ms: float = 30000) -> dict[str, GroupResult]:
@@ -251,9 +251,9 @@ class AdminCalls(Bridge[Admin]):
         instance_ids: Iterable[str] = (),
         timeout_ms: float = 30000,
     ) -> list[GroupMemberResult]:
-        """Remove members from a group, by their member ids, static members by their instance ids; all if neither is given.
-        Their partitions go to the others. A member that is removed and still runs joins again; a static one does not. Each has
-        a result: see its `code`. UNKNOWN_MEMBER_ID: the group has no such member.
+        """Remove members from a group, by their member ids, or static members by their instance ids; all members if neither is
+        given. Their partitions are assigned to the other members. A member that is removed and still runs joins again; a
+        static member does not. Each member has a result: see its `code`. UNKNOWN_MEMBER_ID: the group has no such member.
 
         RequestFailed, for example with `code` GROUP_ID_NOT_FOUND; RequestTimeout."""
         return self._run(
@@ -276,7 +276,7 @@ class AdminCalls(Bridge[Admin]):
     ) -> dict[TopicPartition, GroupOffsetResult]:
         """Commit these offsets for a group without members; the group is created if it does not exist. Each partition has a
         result: see its `code`. UnknownTopic for a partition that does not exist; RequestFailed with `code` NON_EMPTY_GROUP if
-        the group has members, which would not notice; RequestTimeout."""
+        the group has members, because they would not use the new offsets; RequestTimeout."""
         return self._run(self._client.alter_group_offsets, group_id, offsets, timeout_ms=timeout_ms)
 
     def delete_group_offsets(
@@ -288,9 +288,9 @@ class AdminCalls(Bridge[Admin]):
         return self._run(self._client.delete_group_offsets, group_id, partitions, timeout_ms=timeout_ms)
 
     def group_lag(self, group_ids: Iterable[str], *, timeout_ms: float = 30000) -> dict[str, GroupLag]:
-        """By group, how many records are behind its committed offsets: per partition that has one, the end that consumers may
-        read up to, less the offset. A group whose coordinator has not answered within `timeout_ms` has an `error`; a partition
-        whose leader has not, has no end and no lag."""
+        """The lag of each group: for each partition with a committed offset, the end up to which consumers may read, minus
+        that offset. A group whose coordinator has not answered within `timeout_ms` has an `error`; a partition whose leader
+        has not answered has no end and no lag."""
         return self._run(self._client.group_lag, group_ids, timeout_ms=timeout_ms)
 
     def alter_partition_reassignments(
@@ -308,9 +308,9 @@ class AdminCalls(Bridge[Admin]):
         `throttle_rate`: bytes per second that each broker may send, and receive, for these reassignments. It ends with them.
         `allow_replication_factor_change` False: a target with more or fewer replicas is INVALID_REPLICATION_FACTOR.
 
-        Each partition has a result: see its `code`. INVALID_REPLICA_ASSIGNMENT: a target is empty, or names a broker twice or
-        one that is not registered. NO_REASSIGNMENT_IN_PROGRESS: there is nothing to cancel. RequestFailed with `code`
-        UNSUPPORTED_VERSION if the metadata has level 0; RequestTimeout."""
+        Each partition has a result: see its `code`. INVALID_REPLICA_ASSIGNMENT: a target is empty, names a broker twice, or
+        names a broker that is not registered. NO_REASSIGNMENT_IN_PROGRESS: there is nothing to cancel. RequestFailed with
+        `code` UNSUPPORTED_VERSION if the metadata has level 0; RequestTimeout."""
         return self._run(
             self._client.alter_partition_reassignments,
             targets,
@@ -334,11 +334,12 @@ class AdminCalls(Bridge[Admin]):
         leader: int = -1,
         timeout_ms: float = 30000,
     ) -> list[ElectionResult]:
-        """Elect leaders of these partitions, or of all (KIP-183, KIP-460). Each has a result: see its `code` and `message`.
+        """Elect leaders of these partitions, or of all (KIP-183, KIP-460). Each partition has a result: see its `code` and
+        `message`.
 
         `election`: "preferred" elects the first replica of each partition, if it is in sync. "unclean" elects a replica for a
         partition without a leader: the one with the newest and longest log, or `leader`. The records that this replica does
-        not have are lost; `describe_unclean_elections` says which. UsageError for another word; RequestTimeout."""
+        not have are lost; `describe_unclean_elections` returns which. UsageError for any other value; RequestTimeout."""
         return self._run(self._client.elect_leaders, partitions, election=election, leader=leader, timeout_ms=timeout_ms)
 
     def describe_unclean_elections(
@@ -351,15 +352,15 @@ class AdminCalls(Bridge[Admin]):
     def describe_replica_logs(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000
     ) -> dict[TopicPartition, list[ReplicaLog]]:
-        """By partition, where the logs of its replicas end, in the order of the replicas (KIP-966). A replica whose broker has
-        not answered within `timeout_ms`, or whose log is damaged, is left out. UnknownTopic."""
+        """By partition, the ends of its replicas' logs, in the order of the replicas (KIP-966). A replica whose broker has not
+        answered within `timeout_ms`, or whose log is damaged, is left out. UnknownTopic."""
         return self._run(self._client.describe_replica_logs, partitions, timeout_ms=timeout_ms)
 
     def delete_records(
         self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30000
     ) -> dict[TopicPartition, DeletedRecords]:
-        """Delete the records below an offset, by partition; -1: all records that are committed now (KIP-107). They cannot be
-        read any more, and the next record keeps its offset. Each partition has a result: see its `code`.
+        """Delete the records below an offset, by partition; -1: all records that are committed now (KIP-107). They can no
+        longer be read, and the offset of the next record does not change. Each partition has a result: see its `code`.
 
         `code` OFFSET_OUT_OF_RANGE: the offset is above the high watermark. POLICY_VIOLATION: the topic is compacted. An offset
         below the first record changes nothing. The call returns when each replica that is alive has deleted the records. If
@@ -374,7 +375,7 @@ class AdminCalls(Bridge[Admin]):
         *,
         timeout_ms: float = 30000,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """By partition, the last batch of each idempotent producer that its leader knows, or of `producer_ids` only (KIP-664).
+        """By partition, the last batch of each idempotent producer that its leader knows, or only of `producer_ids` (KIP-664).
 
         The id of a named producer stands for its name: the newest work epoch that has written there is returned. UnknownTopic
         for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
@@ -389,8 +390,8 @@ class AdminCalls(Bridge[Admin]):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
         log) or -1 (after the last one that consumers of this `isolation_level` may read); None if there is no such record. A
-        partition whose leader has not answered within `timeout_ms`, or that has none, is not in the result. UnknownTopic if a
-        topic does not exist; UsageError for another isolation level."""
+        partition that has no leader, or whose leader has not answered within `timeout_ms`, is not in the result. UnknownTopic
+        if a topic does not exist; UsageError for another isolation level."""
         return self._run(self._client.list_offsets, wanted, isolation_level=isolation_level, timeout_ms=timeout_ms)
 
     def list_transactions(
@@ -404,8 +405,8 @@ class AdminCalls(Bridge[Admin]):
     ) -> TransactionListing:
         """The transactional ids of the cluster, sorted; only those in these states ("Ongoing", ...), of these producer ids,
         whose transaction has run for longer than `longer_than_ms`, and that match the regular expression `pattern` as a whole.
-        `errors` of the result names the brokers that have not answered within `timeout_ms`, and why. UsageError for a state
-        that does not exist, or a regular expression that is not one (RE2)."""
+        `errors` of the result has the brokers that have not answered within `timeout_ms`, with their errors. UsageError for a
+        state that does not exist, or a regular expression that is not one (RE2)."""
         return self._run(
             self._client.list_transactions,
             states=states,
@@ -418,15 +419,15 @@ class AdminCalls(Bridge[Admin]):
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: float = 30000
     ) -> dict[str, TransactionDescription]:
-        """By transactional id, its state, producer, and the partitions of its transaction. An id that does not exist, or whose
-        coordinator has not answered within `timeout_ms`, has an `error`."""
+        """The state and producer of each transactional id, and the partitions of its transaction. An id that does not exist,
+        or whose coordinator has not answered within `timeout_ms`, has an `error`."""
         return self._run(self._client.describe_transactions, transactional_ids, timeout_ms=timeout_ms)
 
     def open_transactions(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000
     ) -> list[OpenTransaction]:
-        """The transactions that have records in these partitions and no marker yet, as the leaders know them, by partition and
-        start offset. UnknownTopic; RequestTimeout."""
+        """The transactions that have records in these partitions and no marker yet, as the leaders know them, ordered by
+        partition and start offset. UnknownTopic; RequestTimeout."""
         return self._run(self._client.open_transactions, partitions, timeout_ms=timeout_ms)
 
     def find_hanging_transactions(
@@ -438,11 +439,11 @@ class AdminCalls(Bridge[Admin]):
         timeout_ms: float = 30000,
     ) -> list[HangingTransaction]:
         """The transactions that are open in these partitions, whose last record is older than `older_than_ms` at `now_ms` (in
-        ms since 1970), and that no coordinator will end. A coordinator aborts a transaction after its timeout, so nothing
-        younger than `transaction.max.timeout.ms`, 15 minutes, need be looked at.
+        ms since 1970), and that no coordinator will end. A coordinator aborts a transaction after its timeout, so a
+        transaction younger than `transaction.max.timeout.ms` (15 minutes) need not be checked.
 
-        RequestTimeout if a leader or a broker has not answered within `timeout_ms`: without its answer it is not known what
-        hangs."""
+        RequestTimeout if a leader or a broker has not answered within `timeout_ms`: without its answer it is not known which
+        transactions hang."""
         return self._run(
             self._client.find_hanging_transactions, partitions, older_than_ms=older_than_ms, now_ms=now_ms, timeout_ms=timeout_ms
         )
@@ -450,14 +451,14 @@ class AdminCalls(Bridge[Admin]):
     def abort_transaction(self, opened: OpenTransaction, *, timeout_ms: float = 30000) -> None:
         """End a hanging transaction in one partition: write a marker that aborts it. Use it only for one that
         `find_hanging_transactions` has found; the rest of a live transaction could still be committed. RequestFailed if the
-        leader refuses it, for example because the transaction has ended; RequestTimeout."""
+        leader rejects the marker, for example because the transaction has ended; RequestTimeout."""
         self._run(self._client.abort_transaction, opened, timeout_ms=timeout_ms)
 
     def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_ms: float = 30000
     ) -> dict[str, StrandlineError | None]:
-        """Take these transactional ids away from the producers that have them, and abort their transactions. By id, None, or
-        the error. The producers get ProducerFenced with their next request."""
+        """Take these transactional ids away from the producers that have them, and abort their transactions. Returns the error
+        of each id, or None if it succeeded. The next request of such a producer gets ProducerFenced."""
         return self._run(self._client.fence_producers, transactional_ids, timeout_ms=timeout_ms)
 
     def create_topics(
@@ -468,7 +469,7 @@ class AdminCalls(Bridge[Admin]):
 
         `validate_only`: check the request, create nothing, return an empty list. RequestFailed with `code`
         TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG and
-        others; RequestTimeout if a partition has no leader within `timeout_ms`, although the topics are created."""
+        others; RequestTimeout if a partition has no leader within `timeout_ms`; the topics are created nevertheless."""
         return self._run(self._client.create_topics, topics, validate_only=validate_only, timeout_ms=timeout_ms)
 
     def delete_topics(self, names: Iterable[str], *, timeout_ms: float = 30000) -> None:
@@ -490,8 +491,8 @@ class AdminCalls(Bridge[Admin]):
         a key may belong to another partition than before. `validate_only`: check the request and change nothing.
 
         UnknownTopic; RequestFailed with `code` INVALID_PARTITIONS if the topic has as many partitions already,
-        INVALID_REPLICA_ASSIGNMENT and others; RequestTimeout if a partition has no leader within `timeout_ms`, although the
-        partitions are added."""
+        INVALID_REPLICA_ASSIGNMENT and others; RequestTimeout if a partition has no leader within `timeout_ms`; the partitions
+        are added nevertheless."""
         self._run(
             self._client.create_partitions,
             topic,
@@ -540,38 +541,39 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         `stop`, a cancellation, or an error. Each record is handled at least once, and by one member of the group at a time.
 
         `handler`: a coroutine function, or a plain function, which runs on a thread so that it may block. It gets one record;
-        with `batch_size`, a list of at most so many records, in order.
+        with `batch_size`, a list of at most this many records, in order.
 
         `concurrency`: with "partition", the records of a partition are handled one after the other, and several partitions at
         the same time; with "key", the records of a key one after the other, and several keys at the same time; with a number,
-        so many records at the same time, in no order. `max_tasks`: the most calls of the handler that run at the same time (by
-        default 64). `max_in_flight`: the most records that are taken and not finished yet, over all partitions.
+        this many records at the same time, in no order. `max_tasks`: the most calls of the handler that run at the same time
+        (by default 64). `max_in_flight`: the most records that are taken and not finished yet, over all partitions.
 
         `retry`: a record whose handler raises an error is handled again, after the delays and as often as the `Backoff` says.
-        Until then the later records of its partition (or key) wait, and the others go on. With `retry_topic` the record goes
-        there instead, and nothing waits for it; the consumer reads that topic, too, and the handler gets the record as it was
-        at its origin. `no_retry`: classes of errors after which the record is not handled again. A record that cannot be
-        deserialized is not handled again either. `attempt_of(record)` is the number of the attempt.
+        Until then the later records of its partition (or key) wait, and the others go on. With `retry_topic` the record is
+        sent to that topic instead, and no other record waits for it; the consumer reads that topic, too, and the handler gets
+        the record as it was at its origin. `no_retry`: classes of errors after which the record is not handled again. A record
+        that cannot be deserialized is not handled again either. `attempt_of(record)` is the number of the attempt.
 
         `dlq`: the topic for records that are given up, with the reason and the origin in their headers. A record counts as
-        finished when it is acknowledged there. Without it, `run` raises HandlerFailed, and the record is handled again by the
-        next run; `on_failure="skip"` logs it and goes on. If a batch fails, its records are handled one by one first.
-        `producer`: sends to both topics, instead of one that is started for that; it needs acks="all", and no serializers.
+        finished when it is acknowledged there. Without `dlq`, `run` raises HandlerFailed, and the next run handles the record
+        again; with `on_failure="skip"`, it logs the record and goes on. If a batch fails, its records are first handled one by
+        one. `producer`: sends to both topics, instead of a producer that `run` starts for that; it needs acks="all", and no
+        serializers.
 
         `transactional`: the consumer takes at most `max_in_flight` records at a time. One transaction holds what the handler
         sends for them with `producer`, their dead letters, and their offsets. `read_committed` consumers see exactly one
-        result of each record. The handler is a coroutine function. After an abort it may be called for the same records again.
-        It needs a `producer` with a `transactional_id`, which nothing else uses, and a consumer with
+        result of each record. The handler must be a coroutine function. After an abort it may be called for the same records
+        again. The run needs a `producer` with a `transactional_id`, which nothing else uses, and a consumer with
         `enable_auto_commit=False` and `isolation_level="read_committed"`; no `retry_topic`. ProducerFenced if another process
         has the transactional id.
 
         `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until
         the call has ended, and coroutines are cancelled. When `run` is to end, or a partition is revoked, records that wait
-        are dropped, and running calls may end, within `drain_timeout_ms` or 72 % of `rebalance_timeout_ms`; then coroutines
-        are cancelled. `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
+        are dropped, and running calls may end within `drain_timeout_ms` or 72 % of `rebalance_timeout_ms`; after that,
+        coroutines are cancelled. `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
 
-        UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs, and for
-        a handler that cannot be called with one argument, or is a generator function."""
+        UnknownTopic if `dlq` or `retry_topic` does not exist; the errors of `getmany`. UsageError while another `run` runs,
+        and for a handler that cannot be called with one argument, or is a generator function."""
         self._run(
             cast(Any, self._client.run),
             handler,
@@ -592,7 +594,7 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
 
     def end_run(self) -> None:
         """End `run`: no further call of its handler begins, and `run` returns when the calls that run now have ended.
-        `end_run` itself returns at once, and a handler may call it. It does nothing if no `run` runs."""
+        `end_run` itself returns at once, and a handler may call it. If no `run` runs, it does nothing."""
         self._call(self._client.end_run)
 
     def subscription(self) -> set[str]:
@@ -615,7 +617,7 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
 
     def topic_id(self, partition: TopicPartition | tuple[str, int]) -> bytes:
         """The id (16 bytes) of the topic whose log this consumer reads as the assigned `partition`. A topic that is deleted
-        and recreated under its name has another one (KIP-516). UsageError if the partition is not assigned."""
+        and recreated under its name has another id (KIP-516). UsageError if the partition is not assigned."""
         return self._call(self._client.topic_id, partition)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
@@ -768,24 +770,24 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "stopped", "ok", "degraded" or "failed"), `brokers_connected`, `last_fetch_age_ms`,
         `failed_partitions` (with their errors) and `last_error`: why metadata could not be refreshed, or why the position of a
-        partition could not be looked up. Both are tried again.
+        partition could not be looked up. The consumer tries both again.
 
         With a `group_id` also `group`: `group_id`, `state` ("unsubscribed", "joining", "stable", "reconciling",
         "acknowledging", "fenced", "stale", "leaving", "suspended" or "failed"), `member_id`, `member_epoch`, `coordinator` (a
         broker id; -1: not known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`.
 
         While `run` runs also `run`: `state` ("running" or "ending"), `calls` (of the handler, that run now), `oldest_call_ms`
-        and `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that could not be ended. A transactional
-        run has `state` and `calls`."""
+        and `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that still run although their partition was
+        lost, revoked or sought. A transactional run has `state` and `calls`."""
         return self._peek(self._client.health)
 
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, `buffered_bytes`, `fetch_throttle_time_avg` and `_max` (in ms: how long brokers made this
         consumer wait because of quotas), and for each partition position, high watermark, lag (in records, behind the high
-        watermark, with `read_committed` behind the last stable offset) and `preferred_read_replica`: the follower that it is
+        watermark; with `read_committed`, behind the last stable offset) and `preferred_read_replica`: the follower that it is
         read from (`client_rack`), -1 for the leader. With a `group_id` also `group`: rebalances, partitions assigned, revoked
-        and lost, callbacks that failed or were cut off, heartbeats, commits, their failures and latencies, and how long the
-        client's thread took to notice the last heartbeat.
+        and lost, callbacks that failed or were cut off, heartbeats, commits, their failures and latencies, and the delay with
+        which the client's thread processed the last heartbeat.
 
         While `run` runs also `run`: records that were handled, retried, dead-lettered, skipped and dropped, attempts that
         failed, calls and their mean latency, and records that are in flight now: taken and not finished, waiting, or delayed
@@ -833,15 +835,15 @@ class ProducerCalls(Bridge[Producer]):
 
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `oldest_record_ms` (age of the oldest
-        record that is not acknowledged) and `last_error`; of a transactional producer also `transaction`, such as "ready" or
-        "in transaction"."""
+        batch that is not acknowledged; 0 if all records still wait for their topic's metadata) and `last_error`; of a
+        transactional producer also `transaction`, such as "ready" or "in transaction"."""
         return self._peek(self._client.health)
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `failed_records`), and what waits
-        now: bytes (`buffered_bytes`), batches, requests and calls; `produce_throttle_time_avg` and `_max`, in ms: how long
-        brokers made this producer wait because of quotas. Of a transactional producer also `transactions_committed` and
-        `transactions_aborted`."""
+        """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `conflicts`, `failed_records`,
+        `metadata_refreshes`); the bytes (`buffered_bytes`), batches, requests and calls that wait now;
+        `produce_throttle_time_avg` and `_max`, in ms: how long brokers made this producer wait because of quotas. A
+        transactional producer also has `transactions_committed` and `transactions_aborted`."""
         return self._peek(self._client.metrics)
 
 
@@ -849,8 +851,8 @@ class TableCalls(Bridge[Table[K, V]], Generic[K, V]):
     """The calls of `Table` that only cross the thread boundary."""
 
     def caught_up(self, *, timeout_ms: float | None = None) -> None:
-        """Wait until the table shows every record that was acknowledged before this call, whoever wrote it. It asks the
-        leaders for their log ends, and waits at most `timeout_ms` (by default `max_block_ms`); RequestTimeout."""
+        """Wait until the table shows every record that was acknowledged before this call, from any writer. It asks the leaders
+        for their log ends, and waits at most `timeout_ms` (by default `max_block_ms`); RequestTimeout."""
         self._run(self._client.caught_up, timeout_ms=timeout_ms)
 
     def put(self, key: K, value: V, *, expect: int | Anything | None = ANY, timeout_ms: float | None = None) -> int:
@@ -866,23 +868,24 @@ class TableCalls(Bridge[Table[K, V]], Generic[K, V]):
         return self._run(self._client.put, key, value, expect=expect, timeout_ms=timeout_ms)
 
     def delete(self, key: K, *, expect: int | Anything | None = ANY, timeout_ms: float | None = None) -> int:
-        """Delete a key, by a record without a value (a tombstone); also if there is no such key. Otherwise as `put`. Returns
-        the offset of the tombstone."""
+        """Delete a key, by a record without a value (a tombstone), which is also written if there is no such key. Returns the
+        offset of the tombstone. Arguments, time limit and errors are those of `put`."""
         return self._run(self._client.delete, key, expect=expect, timeout_ms=timeout_ms)
 
     def update(self, key: K, change: Callable[[V | None], V | None], *, timeout_ms: float | None = None) -> V | None:
-        """Replace the value of a key by `change(value)`; None stands for no such key, before and after. If another writer
-        changes the key at the same time, `change` is called again with the newer value, so it must only compute. Returns the
-        new value. Time limit and errors are those of `put`."""
+        """Replace the value of a key by `change(value)`. As argument and as result, None stands for no such key. If another
+        writer changes the key at the same time, `change` is called again with the newer value, so it must only compute.
+        Returns the new value. Time limit and errors are those of `put`."""
         return self._run(self._client.update, key, change, timeout_ms=timeout_ms)
 
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "loading", "ok", "degraded", "failed" or "stopped"), `last_error`, and by partition `phase`
-        ("new", "loading" or "live") and `fresh_age_ms`: the table has every record that was acknowledged so long ago."""
+        ("new", "loading" or "live") and `fresh_age_ms`: the table has every record that was acknowledged at least this long
+        ago."""
         return self._peek(self._client.health)
 
     def metrics(self) -> dict[str, Any]:
         """`keys`, `records` (that were read), `reloads` (of partitions), `snapshots` (that were written), `writes`,
         `conditional_writes`, their `conditional_attempts` and how many of these were `writes_in_doubt`, and `consumer` and
-        `producer`: the metrics of these."""
+        `producer`: the metrics of the table's consumer and producer."""
         return self._peek(self._client.metrics)

@@ -46,6 +46,7 @@ WORDS = (
     (r"It must be awaited, unlike aiokafka's `assign`: it waits", "It waits"),
     (r"the event loop", "the client's thread"),
     (r"event loop", "client's thread"),
+    (r"the call is cancelled", "the call is interrupted"),
 )
 """Phrases about asyncio in docstrings (regular expressions), and their replacements for a client without it."""
 

@@ -41,6 +41,14 @@ def test_every_public_call_says_what_it_does(kind, options) -> None:
     assert [name for name, member in calls.items() if not member.__doc__] == []
 
 
+def test_page_keeps_lists_of_a_docstring() -> None:
+    """The errors of a transaction, and what to do after each, were one item on the page."""
+    docstring = Producer.transaction.__doc__ or ""
+    items = [line.strip() for line in docstring.splitlines() if line.strip().startswith("- ")]
+    assert len(items) == 3
+    assert "\n\n" + "\n".join(items) + "\n\n" in PAGE.read_text()
+
+
 def test_every_error_says_what_happened_and_what_to_do() -> None:
     kinds = [getattr(client, name) for name in client.__all__]
     found = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, StrandlineError)]
