@@ -4,10 +4,11 @@ configuration."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from strandline.client import Acl, Admin
+from strandline.client import Acl, Admin, AuthorizationFailed
 from strandline.client.admin.acls import acl_of, binding_of
 from strandline.client.security_types import number_of
 from strandline.controller.metadata.security.authorizer import Authorizer
@@ -46,18 +47,26 @@ class _Image:
 
 
 async def rules_of_nodes(admin: Admin) -> NodeRules:
-    """The access settings of the first broker that is not fenced; not known if it does not report them."""
-    try:
+    """The access settings of the first unfenced broker that answers; not known if none answers, or if they may not be read."""
+    with suppress(StrandlineError):
         for broker in (await admin.describe_cluster(timeout_ms=TIMEOUT_MS)).brokers:
-            if broker.is_fenced:
-                continue
-            keys = ["super.users", "allow.everyone.if.no.acl.found"]
-            entries = await admin.describe_configs("broker", broker.broker_id, keys, timeout_ms=TIMEOUT_MS)
-            values = {entry.name: entry.value for entry in entries}
-            return NodeRules(values.get("super.users"), values.get("allow.everyone.if.no.acl.found") == "true")
-    except StrandlineError:
-        pass
+            rules = None if broker.is_fenced else await _rules_of(admin, broker.broker_id)
+            if rules is not None:
+                return rules
     return NodeRules(None, is_known=False)
+
+
+async def _rules_of(admin: Admin, broker_id: int) -> NodeRules | None:
+    """The access settings of a broker; None if it does not answer. AuthorizationFailed, which every broker would raise."""
+    keys = ["super.users", "allow.everyone.if.no.acl.found"]
+    try:
+        entries = await admin.describe_configs("broker", broker_id, keys, timeout_ms=TIMEOUT_MS)
+    except AuthorizationFailed:
+        raise
+    except StrandlineError:
+        return None
+    values = {entry.name: entry.value for entry in entries}
+    return NodeRules(values.get("super.users"), values.get("allow.everyone.if.no.acl.found") == "true")
 
 
 def decide(

@@ -7,16 +7,25 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_world import Outcome, Up, one_sentence, run, start_up
 
-from strandline.cli.acl_check import NodeRules, decide
+from strandline.cli.acl_check import NodeRules, decide, rules_of_nodes
 from strandline.cli.acl_rules import Grant, Resources, filters_of, parse_resource, rules_of
 from strandline.cli.contexts import local_cluster
 from strandline.cli.user import _password
-from strandline.client import Acl, Admin
-from strandline.protocol.errors import UsageError
+from strandline.client import (
+    Acl,
+    Admin,
+    AuthorizationFailed,
+    BrokerDescription,
+    ClusterDescription,
+    ConfigEntry,
+    RequestTimeout,
+)
+from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.testing import Cluster
 from strandline.testing.kit.threaded import ThreadedCluster
 
@@ -116,6 +125,46 @@ def test_decision_names_the_rule() -> None:
     assert decide([], nodes, "User:root", "1.2.3.4", "ALTER", "CLUSTER", "kafka-cluster").is_allowed
     assert not decide([], nodes, "User:a", "1.2.3.4", "READ", "TOPIC", "x").is_allowed
     assert decide([], NodeRules(None, is_known=False), "User:a", "1.2.3.4", "READ", "TOPIC", "x").remarks
+
+
+class PartialAdmin:
+    """Broker 1 is fenced, broker 2 is dead but not fenced yet, and broker 3 answers, unless `error` is given."""
+
+    def __init__(self, error: StrandlineError | None = None) -> None:
+        self.error = error
+        self.asked: list[int] = []
+
+    async def describe_cluster(self, **_: object) -> ClusterDescription:
+        brokers = [BrokerDescription(i, "h", 9091 + i, is_fenced=i == 1) for i in (1, 2, 3)]
+        return ClusterDescription("c", 101, brokers)
+
+    async def describe_configs(self, kind: str, broker_id: int, keys: object, **_: object) -> list[ConfigEntry]:
+        self.asked.append(broker_id)
+        if self.error is not None:
+            raise self.error
+        if broker_id == 2:
+            raise RequestTimeout("broker 2 did not answer")
+        return [
+            ConfigEntry("super.users", "User:root", "broker"),
+            ConfigEntry("allow.everyone.if.no.acl.found", "true", "broker"),
+        ]
+
+
+async def test_dead_broker_hides_no_super_users() -> None:
+    """A broker that has just died is not fenced yet, and any other broker can report the configuration."""
+    admin: Any = PartialAdmin()
+    assert await rules_of_nodes(admin) == NodeRules("User:root", allow_everyone_if_no_acl_found=True)
+    assert admin.asked == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"), [(RequestTimeout("no answer"), [2, 3]), (AuthorizationFailed("denied"), [2])], ids=["silent", "denied"]
+)
+async def test_super_users_that_no_broker_reports_are_unknown(error: StrandlineError, asked: list[int]) -> None:
+    """A denial is the answer of every broker, so that no other is asked."""
+    admin: Any = PartialAdmin(error)
+    assert await rules_of_nodes(admin) == NodeRules(None, is_known=False)
+    assert admin.asked == asked
 
 
 # -- on a cluster -----------------------------------------------------------------------------------------------------
