@@ -1,4 +1,5 @@
-"""The verdict on suites of other projects (`suites/suite.py`): the expected results and the actual ones."""
+"""The verdict on suites of other projects (`suites/suite.py`): the expected results and the actual ones; and the issuer of tokens
+for one of them."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ import sys
 from pathlib import Path
 
 SUITES = Path(__file__).parent / "suites"
-sys.path.append(str(SUITES))
+sys.path += [str(SUITES), str(SUITES / "librdkafka_secure")]
 
+import issuer  # noqa: E402
 import suite  # noqa: E402
 
 EXPECTED = suite.Expected(passes=["a", "b"], failures={"c": "no Kerberos here"})
@@ -35,7 +37,7 @@ def test_a_failure_needs_a_reason() -> None:
     assert verdict.unexplained == {"d": "boom"}
 
 
-def test_what_passes_besides_is_told_and_is_good() -> None:
+def test_a_new_pass_is_reported_and_is_good() -> None:
     verdict = suite.judge(EXPECTED, {**GOOD, "c": (suite.PASSED, ""), "d": (suite.PASSED, "")}, None)
     assert verdict.good
     assert (verdict.new, verdict.mended) == (["d"], ["c"])
@@ -55,3 +57,12 @@ def test_each_failure_that_is_expected_has_a_reason() -> None:
         expected = suite.Expected.read(file)
         assert all(len(why) > 10 for why in expected.failures.values()), file
         assert set(expected.short) <= set(expected.passes), file
+
+
+def test_issuer_of_tokens_refuses_a_wrong_secret(tmp_path: Path) -> None:
+    """Otherwise the suite would pass with a client that sends no secret."""
+    of_suite = issuer.Issuer(tmp_path, "user")
+    asked = {"grant_type": "client_credentials", "scope": issuer.SCOPE}
+    assert of_suite.answer("/token", asked, issuer.BASIC_AUTHORIZATION) is not None
+    for authorization in (None, "Basic d3Jvbmc6d3Jvbmc="):
+        assert of_suite.answer("/token", asked, authorization) is None

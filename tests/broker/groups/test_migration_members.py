@@ -552,14 +552,19 @@ def test_a_member_commits_in_its_generation() -> None:
 
 def test_members_of_both_protocols_leave_in_one_request() -> None:
     world = with_c()
-    world.classic_leave("C")
+    world.process("N").member_id = "N"
+    world.classic_leave("C", "N")
     world.check("""
-        > C leave (classic)
+        > C N leave (classic)
           log: C owns nothing
           log: no target of C
           log: C is gone
+          log: N owns nothing
+          log: no target of N
+          log: N is gone
           log: group epoch 3
-          C: left: ok
+          log: target epoch 3
+          C: left: ok ok
     """)
 
 

@@ -225,7 +225,7 @@ def test_fenced_transaction_coordinator_writes_no_marker(world: TxnCommitWorld) 
     assert world.fetched(require_stable=True) == [UNSTABLE, NONE]
 
 
-def test_marker_waits_for_the_load() -> None:
+def test_marker_during_the_load_is_refused() -> None:
     """Without the loaded offsets, the marker would have no effect. The transaction coordinator handles this error, and sends the
     marker again."""
     world = TxnCommitWorld()

@@ -1,7 +1,7 @@
 """An issuer of tokens (OIDC) on loopback, as librdkafka's tests of OAUTHBEARER expect it.
 
-/token issues a token for a client with a secret (which is not checked), for one that signs an assertion with its key, and for
-one that asks as virtual machines of Azure do. /expired issues tokens that have expired, and /malformed a text that is no token.
+/token issues a token for a client with its secret, for one that signs an assertion with its key, and for one that asks as virtual
+machines of Azure do. /expired issues tokens that have expired, and /malformed a text that is no token.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
 CLIENT_ID, CLIENT_SECRET, SCOPE = "suite", "suite-secret", "kafka"
+BASIC_AUTHORIZATION = "Basic " + b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
 KEY_PASSWORD = "key-secret"
 TOKEN_SECONDS = 60
 ASSERTION = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -64,19 +66,19 @@ class Issuer:
             "OAUTHBEARER_CLIENT_PRIVATE_KEY_PASSWORD": KEY_PASSWORD,
         }
 
-    def answer(self, path: str, asked: dict[str, str]) -> dict[str, Any] | None:
-        """The answer to a request; None if it is refused."""
+    def answer(self, path: str, asked: dict[str, str], authorization: str | None = None) -> dict[str, Any] | None:
+        """The answer to a request; None if it is refused. `authorization`: the header of that name."""
         if path == "/malformed":
             return {"access_token": "no token", "token_type": "Bearer"}
         if path == "/expired":
             return self._token(-TOKEN_SECONDS)
-        return self._token(TOKEN_SECONDS) if path == "/token" and self._is_granted(asked) else None
+        return self._token(TOKEN_SECONDS) if path == "/token" and self._is_granted(asked, authorization) else None
 
-    def _is_granted(self, asked: dict[str, str]) -> bool:
+    def _is_granted(self, asked: dict[str, str], authorization: str | None) -> bool:
         if asked.get("grant_type") == ASSERTION:
             return self._is_signed(asked.get("assertion", "")) and asked.get("scope") == SCOPE
         if asked.get("grant_type") == "client_credentials":
-            return asked.get("scope") == SCOPE
+            return authorization == BASIC_AUTHORIZATION and asked.get("scope") == SCOPE
         return asked.keys() >= ASKED_OF_AZURE
 
     def _is_signed(self, assertion: str) -> bool:
@@ -104,7 +106,7 @@ def serving(issuer: Issuer) -> Iterator[None]:
 
         def _answer(self, text: str) -> None:
             asked = {name: values[0] for name, values in parse_qs(text).items()}
-            found = issuer.answer(urlsplit(self.path).path, asked)
+            found = issuer.answer(urlsplit(self.path).path, asked, self.headers.get("Authorization"))
             content = json.dumps(found or {"error": "invalid_request"}).encode()
             self.send_response(200 if found else 400)
             self.send_header("Content-Type", "application/json")
