@@ -15,6 +15,7 @@ from strandline.broker.process.controller_channel import Channel
 from strandline.controller.metadata.image import NO_LEADER, MetadataImage
 from strandline.protocol.apis import CREATE_TOPICS
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
+from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import CreateTopicsRequest, CreateTopicsResponse
 from strandline.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -28,10 +29,17 @@ CREATE_TIMEOUT_MS = 5000
 class FindCoordinatorHandler:
     """Answers FindCoordinator requests of a broker."""
 
-    def __init__(self, topics: Mapping[int, InternalTopic], image: Callable[[], MetadataImage], channel: Channel) -> None:
-        """`topics`: the internal topic for each key type of the request. `image`: returns the newest applied metadata."""
+    def __init__(
+        self,
+        topics: Mapping[int, InternalTopic],
+        image: Callable[[], MetadataImage],
+        channel: Channel,
+        now: Callable[[], float],
+    ) -> None:
+        """`topics`: the internal topic for each key type of the request. `image`: returns the newest applied metadata. `now`: the
+        loop's clock."""
         self._image = image
-        self._finders = {key_type: _Finder(topic, image, channel) for key_type, topic in topics.items()}
+        self._finders = {key_type: _Finder(topic, image, channel, now) for key_type, topic in topics.items()}
 
     async def handle(self, request: ServerRequest) -> None:
         body = request.body
@@ -48,10 +56,14 @@ class FindCoordinatorHandler:
 class _Finder:
     """Finds the coordinators of one key type: the leaders of one internal topic."""
 
-    def __init__(self, topic: InternalTopic, image: Callable[[], MetadataImage], channel: Channel) -> None:
+    def __init__(
+        self, topic: InternalTopic, image: Callable[[], MetadataImage], channel: Channel, now: Callable[[], float]
+    ) -> None:
         self._topic = topic
         self._image = image
         self._channel = channel
+        self._now = now
+        self._limits = LineLimits()
         self._is_creating = False
         self._refusal: str | None = None
         """Why the last attempt to create the topic failed."""
@@ -77,7 +89,7 @@ class _Finder:
             request = CreateTopicsRequest([self._topic.creatable()], CREATE_TIMEOUT_MS)
             response = await self._channel.request(CREATE_TOPICS, request, CREATE_TIMEOUT_MS)
         except BrokerError as e:
-            self._refusal = f"the topic {self._topic.name} could not be created: {e}"
+            self._on_failed(str(e))
         else:
             assert isinstance(response, CreateTopicsResponse)
             self._on_created(response)
@@ -85,12 +97,18 @@ class _Finder:
             self._is_creating = False
 
     def _on_created(self, response: CreateTopicsResponse) -> None:
-        result, topic = response.topics[0], self._topic
+        result = response.topics[0]
         self._refusal = None
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             reason = result.error_message or to_code(result.error_code).name
-            self._refusal = f"the topic {topic.name} could not be created: {reason} (see {topic.replication_key})"
-            logger.warning("groups.topic_creation_refused", topic=topic.name, reason=reason)
+            self._on_failed(f"{reason} (see {self._topic.replication_key})")
+
+    def _on_failed(self, reason: str) -> None:
+        """Keep the reason for the answers, and log it: at most once a minute, because each request tries to create the topic."""
+        self._refusal = f"the topic {self._topic.name} could not be created: {reason}"
+        suppressed = self._limits.admit(self._topic.name, self._now())
+        if suppressed is not None:
+            logger.warning("coordinator.topic_creation_failed", topic=self._topic.name, reason=reason, **suppressed.fields)
 
 
 def _unavailable(key: str, reason: str) -> Coordinator:

@@ -353,7 +353,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
     admin = _admin_handlers(config, opened, link, transactions)
     groups = GroupHandlers(opened.groups, link.pause_detector.is_trusted, opened.partition_adder)
     internal_topics = {KEY_TYPE_GROUP: config.groups.offsets_topic, KEY_TYPE_TRANSACTION: config.transactions.state_topic}
-    finder = FindCoordinatorHandler(internal_topics, lambda: opened.replicas.image, link.channel)
+    finder = FindCoordinatorHandler(internal_topics, lambda: opened.replicas.image, link.channel, now)
     by_api = {**data, **admin, **groups.handlers(), **transactions.handlers(), apis.FIND_COORDINATOR: finder.handle}
     by_api[apis.DESCRIBE_OFFSET_LAG] = opened.group_lag.handler.handle
     if rights is not None:
