@@ -155,8 +155,7 @@ async def _ask_cluster(bootstrap: str, timeout_s: float, expected_brokers: int) 
             Admin(**reach(bootstrap), connect_timeout_ms=timeout_ms // 2 + 1) as admin,
         ):
             cluster = await admin.describe_cluster(timeout_ms=timeout_ms)
-            topics = await admin.describe_topics(timeout_ms=timeout_ms)
-            min_isr = {t.name: await _min_isr(admin, t, timeout_ms) for t in topics if _is_troubled(t)}
+            topics, min_isr = await _ask_topics(admin, timeout_ms)
     except TimeoutError:
         return Verdict(False, bootstrap, [f"no answer from {bootstrap} within {timeout_s:g} s"])
     except UsageError:
@@ -164,6 +163,22 @@ async def _ask_cluster(bootstrap: str, timeout_s: float, expected_brokers: int) 
     except StrandlineError as e:
         return Verdict(False, bootstrap, [str(e)])
     return judge_cluster(bootstrap, cluster, topics, min_isr, expected_brokers)
+
+
+async def _ask_topics(admin: Admin, timeout_ms: int) -> tuple[list[TopicDescription], dict[str, int]]:
+    """All topics, and min.insync.replicas of the troubled ones. Left out are troubled topics that are deleted between the
+    requests: nothing about them needs a repair."""
+    from strandline.client import UnknownTopic
+
+    topics, min_isr = [], {}
+    for topic in await admin.describe_topics(timeout_ms=timeout_ms):
+        if _is_troubled(topic):
+            try:
+                min_isr[topic.name] = await _min_isr(admin, topic, timeout_ms)
+            except UnknownTopic:
+                continue
+        topics.append(topic)
+    return topics, min_isr
 
 
 async def _min_isr(admin: Admin, topic: TopicDescription, timeout_ms: int) -> int:

@@ -16,9 +16,16 @@ from typing import Any
 import pytest
 from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
 
-from strandline.cli import probe
+from strandline.cli import health, probe
 from strandline.cli.health import PARTITIONS_NAMED_MAX, judge_cluster
-from strandline.client import BrokerDescription, ClusterDescription, PartitionDescription, TopicDescription
+from strandline.client import (
+    BrokerDescription,
+    ClusterDescription,
+    ConfigEntry,
+    PartitionDescription,
+    TopicDescription,
+    UnknownTopic,
+)
 
 NOBODY = "127.0.0.1:1"
 
@@ -382,6 +389,41 @@ def test_a_partition_is_named_once_with_its_worst_problem() -> None:
 def test_an_offline_partition_names_the_replicas_it_waits_for(elr: tuple[int, ...], last: tuple[int, ...], text: str) -> None:
     found = replace(partition(0, -1, ()), eligible_leader_replicas=elr, last_known_elr=last)
     assert judge(found).problems[0].endswith(f"in sync none); {text}")
+
+
+class DeletingAdmin:
+    """Two topics have a partition that is out of sync, and `deleted` is deleted after the topics are described."""
+
+    deleted = "orders"
+
+    def __init__(self, **_: object) -> None:
+        pass
+
+    async def __aenter__(self) -> DeletingAdmin:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def describe_cluster(self, **_: object) -> ClusterDescription:
+        return ClusterDescription("c", 101, [broker(1)])
+
+    async def describe_topics(self, **_: object) -> list[TopicDescription]:
+        return [TopicDescription(name, b"", [partition(0, 1, (1, 2))]) for name in ("orders", "returns")]
+
+    async def describe_configs(self, kind: str, name: str, keys: object, **_: object) -> list[ConfigEntry]:
+        if name == self.deleted:
+            raise UnknownTopic("the topic does not exist", topic=name)
+        return [ConfigEntry("min.insync.replicas", "2", "topic")]
+
+
+async def test_a_topic_that_is_deleted_during_the_check_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts that delete topics, such as tests, would otherwise make a monitor report an unhealthy cluster. The other topics
+    are still judged."""
+    monkeypatch.setattr("strandline.client.Admin", DeletingAdmin)
+    verdict = await health._ask_cluster("h:1", 5, 0)
+    assert verdict.problems == ["partition returns-0 is under-replicated (replicas 1,2,3, in sync 1,2)"]
+    assert verdict.facts["partitions"] == 1
 
 
 def test_a_topic_with_fewer_replicas_than_its_minimum_is_not_blamed_for_it() -> None:
