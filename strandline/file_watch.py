@@ -1,8 +1,8 @@
 """Reloads the files of a node's security when they change: certificates, authorities, users.
 
 Certificates expire, and are renewed by programs that only write files. A node checks its files every few seconds, and reloads
-them at once after a SIGHUP. Both happen in a thread. A file that cannot be used is logged, and its previous content stays in use;
-it is not read again until a file changes.
+them at once after a SIGHUP. Both happen in a thread. A file that cannot be used is logged, and its previous content stays in use,
+while the other files take effect; it is read again when a file has changed, or after a SIGHUP.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from strandline.protocol.security.tls import client_context
 from strandline.storage.files import RealFiles
 
 PASSWORD = "open sesame"
+LISTENERS = ("INTERNAL", "EXTERNAL", "SASL_SSL")
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +152,45 @@ def test_files_that_cannot_be_used_change_nothing(folder: Path, tmp_path: Path) 
         node.reload()
     assert listener.tls.context is context
     assert login(node, "alice", PASSWORD) == "alice"
+
+
+def test_a_broken_file_does_not_keep_others_from_being_used(folder: Path, tmp_path: Path) -> None:
+    """The certificates of two listeners are renewed by different programs. Clients of one must not be locked out by an expired
+    certificate because the file of the other, or the file of users, is half-written."""
+    pems = {name: tmp_path / f"{name}.pem" for name in ("INTERNAL", "EXTERNAL")}
+    for pem in pems.values():
+        pem.write_bytes((folder / "broker-1.pem").read_bytes())
+    users = tmp_path / "users.toml"
+    users.write_bytes((folder / "users.toml").read_bytes())
+    node = security(
+        keys(folder, sasl__scram__users__file=str(users))
+        | {
+            "listeners": "INTERNAL://127.0.0.1:0,EXTERNAL://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+            "listener.security.protocol.map": "INTERNAL:SSL,EXTERNAL:SSL,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+        }
+        | {f"listener.name.{name.lower()}.ssl.keystore.location": str(pem) for name, pem in pems.items()}
+    )
+    before = contexts(node)
+    whole = pems["INTERNAL"].read_bytes()
+    pems["INTERNAL"].write_bytes(whole[:300])
+    users.write_text("alice = ")
+    with pytest.raises(UsageError, match=r"users\.toml is not valid TOML.*; cannot use the certificate .*INTERNAL\.pem"):
+        node.reload()
+    assert [name for name, context in contexts(node).items() if context is before[name]] == ["INTERNAL"]
+    assert login(node, "alice", PASSWORD) == "alice"
+    assert not node.has_changed_files(), "the broken files are not read every few seconds"
+    pems["INTERNAL"].write_bytes(whole)
+    assert node.has_changed_files()
+    with pytest.raises(UsageError, match="is not valid TOML"):
+        node.reload()
+    assert contexts(node)["INTERNAL"] is not before["INTERNAL"]
+
+
+def contexts(node: NodeSecurity) -> dict[str, ssl.SSLContext]:
+    """The TLS context of each listener."""
+    tls = {name: listener.tls for name in LISTENERS if (listener := node.listener(name)) is not None}
+    return {name: each.context for name, each in tls.items() if each is not None}
 
 
 def test_a_controller_without_a_user_for_brokers_says_so(folder: Path) -> None:

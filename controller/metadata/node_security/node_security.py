@@ -2,12 +2,14 @@
 
 The files are read when the node is created; a file that cannot be used raises a UsageError with one sentence. `reload` reads them
 again: a listener uses the new certificate for its next connection, and open connections stay. If a file cannot be used, the
-content that was read before stays in use. (Outgoing connections check by themselves whether their files have changed.)
+content that was read before stays in use; this does not keep the other files from taking effect. (Outgoing connections check by
+themselves whether their files have changed.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from strandline.controller.metadata.node_security.settings import ListenerSettings, NodeSecuritySettings
@@ -100,13 +102,23 @@ class NodeSecurity:
         return self._stamps != self._stamps_now()
 
     def reload(self) -> None:
-        """Read the files of certificates and users again. May run in another thread. Raises UsageError at the first file that
-        cannot be used: its earlier content stays in use, and that of the files after it."""
+        """Read the files of certificates and users again. May run in another thread. If the files of a listener's certificate, or
+        a file of users, cannot be used, their earlier content stays in use, and all others take effect. Then raises a UsageError
+        with all errors."""
         self._stamps = self._stamps_now()
-        self._users = {path: self._read_users(path) for path in self._users}
-        for security in self._listeners.values():
-            if security.tls is not None:
-                security.tls.reload()
+        reloads: list[Callable[[], None]] = [partial(self._reload_users, path) for path in self._users]
+        reloads += [security.tls.reload for security in self._listeners.values() if security.tls is not None]
+        errors: dict[str, None] = {}
+        for reload in reloads:
+            try:
+                reload()
+            except UsageError as e:
+                errors[str(e)] = None  # Listeners may share a file: its error is named once.
+        if errors:
+            raise UsageError("; ".join(errors))
+
+    def _reload_users(self, path: str) -> None:
+        self._users[path] = self._read_users(path)
 
     def _stamps_now(self) -> _Stamps:
         return {path: self._stamp(path) for path in self.watched_files}
