@@ -235,7 +235,8 @@ class BrokerLiveness:
 
     def _fence(self, broker: BrokerRegistration, found: Probe) -> None:
         if self._is_away(broker):
-            self._controller.fence(broker.broker_id, broker.broker_epoch, f"its connection broke, and {found.value}")
+            reason = f"it has no connection to this controller, and {found.value}"
+            self._controller.fence(broker.broker_id, broker.broker_epoch, reason)
 
     def _is_away(self, broker: BrokerRegistration) -> bool:
         """Whether the same incarnation is still registered, and no live connection carries its heartbeats."""

@@ -112,7 +112,7 @@ CONTROL = Section(
         Row(
             "strandline_fenced_brokers_total",
             "counter",
-            "Brokers that this controller fenced because their connection broke or their session timed out.",
+            "Brokers that this controller fenced because their process was gone or their session timed out.",
             CONTROLLER,
         ),
         Row(

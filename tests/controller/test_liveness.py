@@ -12,6 +12,7 @@ import pytest
 from controller_world import ControllerWorld, registration
 from handled_request import HandledConnection
 from passing_time import let_pass
+from structlog.testing import capture_logs
 
 from strandline.controller.liveness import BrokerLiveness, Probe, probe_broker
 from strandline.controller.metadata.image import BrokerRegistration
@@ -231,9 +232,12 @@ async def test_a_new_active_controller_probes_brokers_that_did_not_connect() -> 
     scene.world.become_active(epoch=2)
     scene.beat(2, HandledConnection())
     started = scene.loop.time()
-    await scene.until(scene.fenced)
+    with capture_logs() as lines:
+        await scene.until(scene.fenced)
     assert scene.loop.time() - started < 0.55
     assert scene.probed == [1]
+    [reason] = [line["reason"] for line in lines if line["event"] == "broker.fencing"]
+    assert reason == "it has no connection to this controller, and its port refuses connections"
     await scene.liveness.stop()
 
 

@@ -75,7 +75,7 @@ async def test_a_dead_host_is_fenced_before_its_session_ends(cluster: NetCluster
         await load.progress(300)
         reasons = cluster.fencings(leader)
         assert len(reasons) == 1
-        assert reasons[0].startswith("its connection broke, and ")
+        assert reasons[0].startswith("it has no connection to this controller, and ")
         await cluster.start_again(leader)
         await all_is_well(load)
 

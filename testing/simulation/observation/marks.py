@@ -324,8 +324,8 @@ MARKS: dict[str, Mark] = {
         "a broker was fenced because its session timed out", (said("broker.fencing", _begins("reason", "its session")),)
     ),
     "broker.fenced_by_probe": Mark(
-        "a broker was fenced because its connection broke and no process answered at its address",
-        (said("broker.fencing", _begins("reason", "its connection")),),
+        "a broker was fenced because it had no connection to the controller and no process answered at its address",
+        (said("broker.fencing", _begins("reason", "it has no connection")),),
     ),
     "broker.fenced_while_alive": Mark("a running broker learned that it is fenced", (said("broker.fenced"),)),
     "broker.shutdown_granted": Mark("the controller granted a controlled shutdown", (said("broker.shutdown_granted"),)),

@@ -481,7 +481,7 @@ def brokers_come_and_go() -> None:
 @drive("broker.fenced_by_session", "broker.fenced_by_probe", "raft.decisions_refused")
 def sessions_end() -> None:
     world = controller_world.ControllerWorld(brokers=2)
-    world.controller.fence(1, world.epoch(1), "its connection broke, and its port refuses connections")
+    world.controller.fence(1, world.epoch(1), "it has no connection to this controller, and its port refuses connections")
     world.now += 60
     world.controller.fence_expired()
     world.controller.on_resign(1)
