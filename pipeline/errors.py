@@ -15,11 +15,12 @@ class DataLoss(ClientError):
         super().__init__(what + hint, topic=topic, partition=partition)
 
 
-def recreated(tp: TopicPartition, offset: int) -> str:
-    """The error text for a query whose topic was recreated after the query had read up to `offset`."""
+def recreated(tp: TopicPartition, offset: int, advice: str = "start the query with a new checkpoint") -> str:
+    """The error text for a query or job whose topic was recreated after it had read up to `offset`. `advice` says how to begin
+    again."""
     return (
         f"{tp} was read up to offset {offset}, and its topic was deleted and recreated since; to read all of the new "
-        "topic, start the query with a new checkpoint"
+        f"topic, {advice}"
     )
 
 

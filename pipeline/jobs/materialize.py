@@ -146,11 +146,12 @@ class _Run:
         from pyspark.sql.functions import max as max_
         from pyspark.sql.functions import min as min_
 
-        rows = changes.where(col("key").isNotNull())
+        rows = changes.where(col("key").isNotNull()).withColumn("is_new", lit(True))
         if self.previous is not None:
             known = (*self.previous.table, *self.previous.rest)
-            rows = _table(self.spark, self.folder, known).unionByName(rows)
-        last = rows.groupBy("key", "partition").agg(max_(struct("offset", "timestamp", "value")).alias("last"))
+            rows = _table(self.spark, self.folder, known).withColumn("is_new", lit(False)).unionByName(rows)
+        # The offsets of a truncated log or a recreated topic may be lower than those of the previous version.
+        last = rows.groupBy("key", "partition").agg(max_(struct("is_new", "offset", "timestamp", "value")).alias("last"))
         of_key = Window.partitionBy("key")
         youngest = of_key.orderBy(col("timestamp").desc(), col("partition").desc())
         ranked = (
@@ -167,8 +168,7 @@ class _Run:
         number = self.previous.number + 1 if self.previous else 1
         token = work.name.rsplit("-", 1)[1]
         files = {kind: self._files(number, kind, work, token) for kind in ("table", "rest")}
-        until = {**(self.previous.until if self.previous else {}), **changes.until}
-        return Version(number=number, topic=self.topic, across=self.across, until=until, **files)
+        return Version(number=number, topic=self.topic, across=self.across, until=changes.until, **files)
 
     def _files(self, number: int, kind: str, work: Path, token: str) -> tuple[SnapshotFile, ...]:
         from pyarrow.parquet import read_metadata

@@ -1,8 +1,8 @@
 """The source of a materialisation: reads the records after those that the snapshot has, from the log or from a lake.
 
-The driver fixes the end offsets before any task begins. They go into the manifest with their leader epochs, and the next run
-begins there. If retention, truncation or a deletion removed records before a run could read them, it raises `DataLoss`, unless
-`failOnDataLoss` is false.
+The driver fixes the end offsets before any task begins. They go into the manifest with their leader epochs and the topic's id,
+and the next run begins there. If retention, truncation or a deletion removed records before a run could read them, it raises
+`DataLoss`, unless `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.batch_reader import task_reader
 from strandline.pipeline.cluster_view import ClusterView
-from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.errors import DataLoss, recreated
 from strandline.pipeline.jobs.lake import DataFile
 from strandline.pipeline.jobs.lake_folder import Lake, read_manifest
 from strandline.pipeline.jobs.tasks import rows_of
@@ -45,7 +45,7 @@ class Changes:
     rows: DataFrame
     """The records, with the columns of `SCHEMA`."""
     until: ReadPositions
-    """The offset of each partition at which the next run begins, with the leader epoch before it."""
+    """The offset of each partition at which the next run begins, with the leader epoch before it and the topic's id."""
     is_empty: bool
 
 
@@ -71,26 +71,29 @@ def planned(
     since: ReadPositions | None, earliest: Mapping[TopicPartition, int], latest: ReadPositions, fail_on_data_loss: bool
 ) -> list[Range]:
     """For each partition, the range from `since` to its end. The first run begins at the earliest offsets. In later runs, a new
-    partition must still have its first record. Raises DataLoss if offsets are missing; with `fail_on_data_loss` false it logs a
-    warning and begins at the nearest offset."""
+    partition must still have its first record. Raises DataLoss if offsets are missing or the topic was recreated; with
+    `fail_on_data_loss` false it logs a warning, and begins at the nearest offset, or at the first one of a recreated topic."""
 
     def lost(tp: TopicPartition, what: str) -> None:
         if fail_on_data_loss:
             raise DataLoss(what, topic=tp.topic, partition=tp.partition)
         logger.warning("pipeline.data_lost", topic=tp.topic, partition=tp.partition, reason=what)
 
-    for tp in sorted(set(since or ()) - set(latest)):
-        lost(tp, f"the snapshot has records of {tp}, but the topic no longer has this partition")
     ranges = []
     for tp, end in sorted(latest.items()):
         first = ReadPosition(earliest[tp]) if since is None else since.get(tp, ReadPosition(0))
+        if first.is_of_another_topic(end):
+            lost(tp, recreated(tp, first.offset, "make a new snapshot"))
+            first = ReadPosition(earliest[tp])
         if first.offset < earliest[tp]:
             lost(tp, f"offset {first.offset} of {tp} was deleted before it was read; the earliest is {earliest[tp]}")
             first = ReadPosition(earliest[tp])
         if first.offset > end.offset:
             lost(tp, f"{tp} was read up to offset {first.offset}, but its log ends at {end.offset}")
             first = end
-        ranges.append(Range(*tp, first.offset, end.offset, first.leader_epoch))
+        ranges.append(Range(*tp, first.offset, end.offset, first.leader_epoch, end.topic_id))
+    for tp in sorted(set(since or ()) - set(latest)):
+        lost(tp, f"the snapshot has records of {tp}, but the topic no longer has this partition")
     return ranges
 
 
@@ -142,6 +145,6 @@ def files_after(lake: Lake, topic: str, begun: ReadPositions, fail_on_data_loss:
         if tp in begun and first > begun[tp].offset and fail_on_data_loss:
             text = f"the snapshot continues at offset {begun[tp].offset} of {tp}, but the lake begins at {first}"
             raise DataLoss(text, topic=topic, partition=tp.partition)
-    offsets = {tp: begun.get(tp, ReadPosition(0)).offset for tp in firsts}
-    until = {**begun, **{tp: ReadPosition(lake.ends[tp]) for tp, offset in offsets.items() if lake.ends[tp] > offset}}
-    return [file for file in files if file.last >= offsets[file.tp]], until
+    positions = {tp: begun.get(tp, ReadPosition(0)) for tp in firsts}
+    newer = {tp: ReadPosition(end, topic_id=at.topic_id) for tp, at in positions.items() if (end := lake.ends[tp]) > at.offset}
+    return [file for file in files if file.last >= positions[file.tp].offset], {**begun, **newer}

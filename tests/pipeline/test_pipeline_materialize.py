@@ -168,6 +168,21 @@ def test_records_deleted_before_they_were_read_are_data_loss(
     assert (piece.start, piece.end) == (instead, 9)
 
 
+@pytest.mark.parametrize("end", [80, 100, 150])
+def test_recreated_topic_is_data_loss(end: int) -> None:
+    """The new log may be longer than what was read of the old one. A run that continued in it would skip its first records."""
+    since, latest = {ZERO: ReadPosition(100, 3, b"old")}, {ZERO: ReadPosition(end, 0, b"new")}
+    with pytest.raises(DataLoss, match=r"orders-0 was read up to offset 100, .* recreated since; .* make a new snapshot"):
+        planned(since, {ZERO: 4}, latest, True)
+    assert planned(since, {ZERO: 4}, latest, False) == [Range("orders", 0, 4, end, topic_id=b"new")]
+
+
+def test_run_on_a_lake_keeps_the_topic_id() -> None:
+    """The next run on the log still notices that the topic was recreated."""
+    _, until = files_after(lake_of((0, 99), (100, 110)), "orders", {ZERO: ReadPosition(100, 3, b"id")}, True)
+    assert until == {ZERO: ReadPosition(111, topic_id=b"id")}
+
+
 def lake_of(*files: tuple[int, int]) -> Lake:
     """A lake of one partition, with files of these first and last offsets."""
     entries = tuple(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cli_world import run
 
+from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.jobs.materialize import Materialized, materialize, read_snapshot
 from strandline.pipeline.jobs.materialize_folder import SnapshotFolder
 from strandline.pipeline.jobs.offload import offload
@@ -40,6 +41,14 @@ class Table:
                     await producer.send(self.topic, value, key, partition, None, time)
 
         self.log.run(send())
+
+    def recreate(self, partitions: int) -> None:
+        async def delete() -> None:
+            async with self.log.cluster.admin() as admin:
+                await admin.delete_topics([self.topic])
+
+        self.log.run(delete())
+        self.log.create_topic(self.topic, partitions=partitions)
 
     def run(self, **options: Any) -> Materialized:
         return materialize(self.spark, self.log.bootstrap_servers, self.topic, self.root, **options)
@@ -151,6 +160,21 @@ def test_runs_may_alternate_between_lake_and_log(table: Table, tmp_path: Path) -
     offloaded()
     assert table.run(lake=lake).records == 20
     assert table.rows() == table.model
+
+
+def test_recreated_topic_is_merged_only_if_the_user_accepts_it(table: Table) -> None:
+    """The new records begin at offset 0 again, and still replace those of the previous version. The new topic may have fewer
+    partitions."""
+    table.send(*((key, b"old", partition, None) for partition, key in enumerate((b"a", b"b")) for _ in range(5)))
+    table.run()
+    table.recreate(partitions=1)
+    table.send((b"a", b"new", 0, None), *((b"%d" % n, b"new", 0, None) for n in range(10)))
+    with pytest.raises(DataLoss, match=f"{table.topic}-0 was read up to offset 5, and its topic was deleted and recreated since"):
+        table.run(options={"minPartitions": "2"})
+    assert table.run(options={"failOnDataLoss": "false"}).records == 11
+    assert table.rows() == {b"a": b"new", b"b": b"old", **{b"%d" % n: b"new" for n in range(10)}}
+    table.send((b"b2", b"new", 0, None))
+    assert table.run().records == 1, "the snapshot is of the new topic"
 
 
 def test_second_topic_in_a_snapshot_is_refused(table: Table, spark: SparkSession, log: ThreadedCluster) -> None:
