@@ -235,14 +235,14 @@ class BrokerLifecycle:
         if problem is None and self.core.state is State.UNREGISTERED and self.broker_epoch < 0 and waited_s * 1000 >= timeout_ms:
             return self.core.on_registration_timeout(timeout_ms, code)
         if problem is None and code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            self._say_duplicate()
+            self._log_duplicate()
         return problem
 
-    def _say_duplicate(self) -> None:
+    def _log_duplicate(self) -> None:
         """Log why the start takes long: another process with this broker id has a session, and may be alive or dead."""
         suppressed = self._limits.admit("duplicate", asyncio.get_running_loop().time())
         if suppressed is not None:
-            logger.info("broker.duplicate_awaited", broker_id=self._broker_id, **suppressed.fields)
+            logger.info("broker.duplicate_id_found", broker_id=self._broker_id, **suppressed.fields)
 
     async def _beat(self) -> None:
         """Send one heartbeat, and take its response. A heartbeat without a response changes nothing."""

@@ -573,7 +573,7 @@ class FetcherCore:
         suppressed = self._limits.admit(f"cleaning {entry.partition.topic}-{entry.partition.key[1]}", now)
         if entry.lacks_below and suppressed is not None:
             logger.info(
-                "fetcher.copy_waits_for_cleaning",
+                "fetcher.copy_delayed_by_cleaning",
                 **entry.partition.fields,
                 tombstones_removed_below=entry.lacks_below,
                 first_dirty_offset=clean_below,

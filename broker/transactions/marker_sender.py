@@ -229,7 +229,7 @@ class MarkerSender:
     def _log_superseded(self, failed: Failed) -> None:
         topic, number = failed.partitions[0]
         logger.warning(
-            "transactions.markers_refused",
+            "transactions.markers_superseded",
             transactional_id=failed.sending.markers.transactional_id,
             subject=f"{topic}-{number}",
             error=failed.code.name,

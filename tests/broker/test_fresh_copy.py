@@ -227,7 +227,7 @@ def test_first_copy_waits_until_the_leader_is_compacted_far_enough() -> None:
             link.round()
             world.loop.advance(1.0)
     assert world[2].leo == 0
-    (waits,) = (line for line in lines if line["event"] == "fetcher.copy_waits_for_cleaning")
+    (waits,) = (line for line in lines if line["event"] == "fetcher.copy_delayed_by_cleaning")
     assert (waits["tombstones_removed_below"], waits["first_dirty_offset"]) == (2, 0)
     remove_tombstones(world[1])
     link.settle()

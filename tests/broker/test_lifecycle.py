@@ -413,5 +413,5 @@ async def test_time_without_a_controller_does_not_count_against_a_duplicate_regi
             while not fatal and not lifecycle.registered.is_set():
                 await asyncio.sleep(0.001)
     assert fatal == []
-    assert [each["log_level"] for each in said if each["event"] == "broker.duplicate_awaited"] == ["info"]
+    assert [each["log_level"] for each in said if each["event"] == "broker.duplicate_id_found"] == ["info"]
     await lifecycle.stop()
