@@ -316,7 +316,7 @@ class MetadataApplier:
         self._fetchers.remove(key)
         self._moves.cancel(key, "the partition has left this broker")
         partition.stop(reason)
-        self._directory.metrics.on_partition_left(partition.topic)
+        self._directory.metrics.on_partition_removed(partition.topic)
         if self._logs_roles:
             logger.info("partition.deleted", **partition.fields)
         try:

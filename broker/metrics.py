@@ -90,14 +90,14 @@ class BrokerMetrics:
         self.expired_consumer_fetches = 0
         self.expired_follower_fetches = 0
 
-    def on_partition_came(self, topic: str) -> TopicMetrics:
+    def on_partition_added(self, topic: str) -> TopicMetrics:
         metrics = self.topics.get(topic)
         if metrics is None:
             metrics = self.topics[topic] = TopicMetrics()
         metrics.partitions += 1
         return metrics
 
-    def on_partition_left(self, topic: str) -> None:
+    def on_partition_removed(self, topic: str) -> None:
         metrics = self.topics[topic]
         metrics.partitions -= 1
         if not metrics.partitions:

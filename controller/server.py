@@ -68,7 +68,7 @@ class ControllerServer:
         """Set by `start`; completed with the error when this node cannot continue."""
         self.incarnation_id = new_uuid(doors.random)
         self.stopwatch = doors.stopwatch
-        self.made_at = doors.stopwatch()
+        self.created_at = doors.stopwatch()
         self.opened: Opened | None = None
         """None before the metadata log is open."""
         self.running: Running | None = None

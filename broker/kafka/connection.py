@@ -111,9 +111,8 @@ class _KafkaFrames(ServerConnection):
         if not speaks_strandline(frame):
             return e
         self._write(refusal(frame, address))
-        return PeerError(
-            f"it speaks Strandline's protocol, which is spoken at {address}, and listener {self.listener_name} Kafka's"
-        )
+        reason = f"it sent Strandline's protocol to listener {self.listener_name}, which speaks Kafka's"
+        return PeerError(f"{reason}; Strandline's listener is {address}")
 
     def _request_of(self, call: KafkaCall, client_id: str | None) -> ServerRequest:
         metrics = self.server.metrics[call.api.ours]

@@ -137,4 +137,4 @@ class LogFailures:
         for partition in partitions:
             self._fetchers.remove(partition.key)
             partition.stop(reason)
-            self._directory.metrics.on_partition_left(partition.topic)
+            self._directory.metrics.on_partition_removed(partition.topic)

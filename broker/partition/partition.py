@@ -134,7 +134,7 @@ class Partition:
         self.log = log
         self.context = context
         self.observer = observer
-        self.metrics = context.metrics.on_partition_came(topic)
+        self.metrics = context.metrics.on_partition_added(topic)
         """Counters of the topic."""
         self.min_insync_replicas = min_insync_replicas
         self.may_be_elected = False

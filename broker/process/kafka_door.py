@@ -38,7 +38,7 @@ def use_context(
     )
 
 
-def tell_addresses(servers: Sequence[Server], advertised: Sequence[Listener], config: BrokerConfig) -> None:
+def set_other_addresses(servers: Sequence[Server], advertised: Sequence[Listener], config: BrokerConfig) -> None:
     """Give each listener the address for clients that speak the other protocol. `advertised`: the address of each listener."""
     kafka = [listener for listener in advertised if config.speaks_kafka(listener.name)]
     if not kafka:

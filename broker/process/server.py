@@ -28,7 +28,7 @@ from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.cluster_id import find_cluster
 from strandline.broker.process.controller_channel import NodeToControllerChannel
 from strandline.broker.process.directory_assignment import wrong_assignments
-from strandline.broker.process.kafka_door import server_class, tell_addresses, use_context
+from strandline.broker.process.kafka_door import server_class, set_other_addresses, use_context
 from strandline.broker.process.lifecycle import BrokerLifecycle
 from strandline.broker.process.lifecycle_core import Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
@@ -86,7 +86,7 @@ class BrokerServer:
         """Done when the broker cannot go on; created by `start`."""
         self.stopwatch = doors.stopwatch
         self.wall_clock_ms = doors.wall_clock_ms
-        self.made_at = doors.stopwatch()
+        self.created_at = doors.stopwatch()
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self.security = NodeSecurity(config.security, files, doors)
         """How the listeners authenticate their peers, and how this broker authenticates itself."""
@@ -319,7 +319,7 @@ class BrokerServer:
         log_settings(self.config.security)
         follow_limits(opened.dynamic_config, self._servers, self.addresses)
         advertised = self._advertised()
-        tell_addresses(self._servers, advertised, self.config)
+        set_other_addresses(self._servers, advertised, self.config)
         for server in self._servers:
             server.cluster_id = self.config.cluster_id
             server.handlers.update(handlers.by_api)

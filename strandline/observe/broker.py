@@ -37,7 +37,7 @@ _TRAFFIC = (
 
 
 def node(server: BrokerServer) -> Iterator[Reading]:
-    yield Reading("strandline_uptime_seconds", server.stopwatch() - server.made_at)
+    yield Reading("strandline_uptime_seconds", server.stopwatch() - server.created_at)
     yield Reading("kafka_server_kafkaserver_brokerstate", broker_state(server))
     yield Reading("strandline_broker_fenced", not server.lifecycle.ready.is_set())
     yield from reading.requests(server.request_metrics)

@@ -65,7 +65,7 @@ class PartitionCounts:
 
 
 def node(server: ControllerServer) -> Iterator[Reading]:
-    yield Reading("strandline_uptime_seconds", server.stopwatch() - server.made_at)
+    yield Reading("strandline_uptime_seconds", server.stopwatch() - server.created_at)
     yield from reading.requests(server.request_metrics)
     yield from reading.connections(server.servers)
 

@@ -100,10 +100,10 @@ def test_a_failed_disk_keeps_the_counters_and_counts_offline_replicas() -> None:
 def test_every_counter_is_in_the_sum() -> None:
     metrics = BrokerMetrics()
     for topic in ("a", "b"):
-        counted = metrics.on_partition_came(topic)
+        counted = metrics.on_partition_added(topic)
         for number, name in enumerate(COUNTERS):
             setattr(counted, name, number + 1)
-    metrics.on_partition_left("a")
+    metrics.on_partition_removed("a")
     total = metrics.total()
     assert [getattr(total, name) for name in COUNTERS] == [2 * (number + 1) for number in range(len(COUNTERS))]
     assert list(metrics.topics) == ["b"]
@@ -111,9 +111,9 @@ def test_every_counter_is_in_the_sum() -> None:
 
 def test_a_topic_is_counted_as_long_as_one_of_its_partitions_is_here() -> None:
     metrics = BrokerMetrics()
-    first = metrics.on_partition_came("a")
-    assert metrics.on_partition_came("a") is first
-    metrics.on_partition_left("a")
+    first = metrics.on_partition_added("a")
+    assert metrics.on_partition_added("a") is first
+    metrics.on_partition_removed("a")
     assert metrics.topics == {"a": first}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.process.kafka_door import tell_addresses
+from strandline.broker.process.kafka_door import set_other_addresses
 from strandline.cli.doctor_checks import judge
 from strandline.cli.doctor_facts import Facts
 from strandline.cli.doctor_ports import try_port
@@ -38,7 +38,7 @@ def said(cluster: Cluster) -> list[dict[str, Any]]:
     return [dict(line.fields) for line in lines if line.event == "peer.closed"]
 
 
-async def test_our_client_is_told_where_strandline_is_spoken() -> None:
+async def test_our_client_gets_the_address_of_strandlines_listener() -> None:
     async with Cluster(brokers=1, kafka=True) as cluster:
         text = (
             f"{cluster.kafka_bootstrap}: this port speaks Kafka's protocol; Strandline's is spoken at {cluster.bootstrap_servers}"
@@ -47,7 +47,7 @@ async def test_our_client_is_told_where_strandline_is_spoken() -> None:
             async with Admin(bootstrap_servers=cluster.kafka_bootstrap, connect_timeout_ms=2000):
                 pass
         (line,) = said(cluster)[:1]
-    assert "it speaks Strandline's protocol" in line["reason"]
+    assert "it sent Strandline's protocol to listener KAFKA" in line["reason"]
 
 
 async def ask_ours(servers: str, security: ClientSecurity) -> None:
@@ -125,7 +125,7 @@ def test_clients_are_sent_to_the_listener_of_clients_and_not_to_that_of_brokers(
         {"node.id": 1, "log.dirs": "/d", "controller.quorum.voters": "101@c:1", "listeners": listeners}
     )
     servers: list[Any] = [SimpleNamespace(listener_name=listener.name) for listener in config.listeners]
-    tell_addresses(servers, config.listeners, config)
+    set_other_addresses(servers, config.listeners, config)
     internal, clients, kafka = servers
     assert internal.kafka_address == clients.kafka_address == "[::1]:3"
     assert kafka.strandline_address == "b:2"
