@@ -12,7 +12,11 @@ from enum import Enum
 TOMBSTONE_SHARE = 0.9
 """The share of `delete.retention.ms` that may pass until the table has read up to the log end again."""
 TOMBSTONES_KEPT_MS_MIN = 5_000
-"""With a shorter `delete.retention.ms` snapshots are not used, and a table that was cut off is not read again."""
+"""With a shorter `delete.retention.ms` snapshots are not used, and a table that runs is checked as if it were this long: the
+checks themselves take time, and the cleaner removes a tombstone only when it cleans the log for the second time."""
+LOADINGS_MAX = 3
+"""If a partition was loaded this often in a row, and took too long each time to prove that no tombstone is missing, the table
+trusts the last loading. Otherwise it would load a large partition for ever."""
 
 
 class Phase(Enum):
@@ -24,7 +28,18 @@ class Phase(Enum):
 class Progress:
     """One partition of a table."""
 
-    __slots__ = ("applied", "epoch_end", "fresh_at_ms", "leader_epoch", "phase", "target", "target_at_ms", "topic_id")
+    __slots__ = (
+        "applied",
+        "epoch_end",
+        "fresh_at_ms",
+        "leader_epoch",
+        "live_at_ms",
+        "loadings",
+        "phase",
+        "target",
+        "target_at_ms",
+        "topic_id",
+    )
 
     def __init__(self, topic_id: bytes) -> None:
         self.topic_id = topic_id
@@ -41,6 +56,10 @@ class Progress:
         """The offset after that record."""
         self.fresh_at_ms = 0
         """All records that the table has not read yet were appended after this time, in milliseconds on the wall clock."""
+        self.live_at_ms = 0
+        """When the last loading has ended, in milliseconds on the wall clock."""
+        self.loadings = 0
+        """Loadings in a row without a `confirm`."""
 
     def load(self, target: int, now_ms: int, fresh_at_ms: int | None = None) -> None:
         """Begin to load. `target`: the log end, for which the table asked at `now_ms`. `fresh_at_ms`: that of the snapshot with
@@ -48,6 +67,7 @@ class Progress:
         self.phase = Phase.LOADING
         self.target, self.target_at_ms = target, now_ms
         self.fresh_at_ms = now_ms if fresh_at_ms is None else fresh_at_ms
+        self.loadings += 1
 
     def read(self, leader_epoch: int, next_offset: int) -> None:
         """All records below `next_offset` were read. `leader_epoch`: the leader epoch of the last one."""
@@ -58,9 +78,9 @@ class Progress:
         """The leader epoch of the record before `applied`; -1 if it is not known."""
         return self.leader_epoch if self.epoch_end == self.applied else -1
 
-    def go_live(self, position: int) -> None:
+    def go_live(self, position: int, now_ms: int) -> None:
         self.phase = Phase.LIVE
-        self.applied = position
+        self.applied, self.live_at_ms = position, now_ms
 
     def restart(self) -> None:
         """Read the partition again from its beginning."""
@@ -71,6 +91,20 @@ class Progress:
         """Whether no tombstone can be missing, now that the table has read up to the log end. `kept_ms`: the topic's
         `delete.retention.ms`; None: not known."""
         return tombstones_are_there(self.fresh_at_ms, now_ms, kept_ms)
+
+    def may_have_missed_tombstones(self, now_ms: int, kept_ms: float | None) -> bool:
+        """Whether a LIVE partition must be read again, now that it has read up to the log end: it had not done so for too long,
+        so tombstones may have been removed first. False if `kept_ms` is not known. The time that a loading took does not count
+        if the next one would take as long (LOADINGS_MAX), or if tombstones are kept only for a moment."""
+        if kept_ms is None:
+            return False
+        is_loading_trusted = kept_ms < TOMBSTONES_KEPT_MS_MIN or self.loadings >= LOADINGS_MAX
+        since_ms = max(self.fresh_at_ms, self.live_at_ms) if is_loading_trusted else self.fresh_at_ms
+        return not tombstones_are_there(since_ms, now_ms, max(kept_ms, TOMBSTONES_KEPT_MS_MIN))
+
+    def confirm(self, asked_at_ms: int) -> None:
+        """The table has read up to the log end, for which it asked at this time, and no tombstone is missing."""
+        self.fresh_at_ms, self.loadings = asked_at_ms, 0
 
 
 def tombstones_are_there(fresh_at_ms: int, now_ms: int, kept_ms: float | None) -> bool:

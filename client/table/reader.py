@@ -187,10 +187,10 @@ class Reader:
         found = self.progress.get(partition)
         if found is None or found.phase is not Phase.LIVE or found.fresh_at_ms > asked_at_ms:
             return
-        if self.tombstones_kept_ms is not None and not found.has_seen_tombstones(self._now_ms(), self.tombstones_kept_ms):
+        if found.may_have_missed_tombstones(self._now_ms(), self.tombstones_kept_ms):
             self._restart(partition, "tombstones may have been removed before the table has read them")
         else:
-            found.fresh_at_ms = asked_at_ms
+            found.confirm(asked_at_ms)
 
     async def learn_partitions(self) -> None:
         """Refresh the metadata, so that the reader finds partitions that were added."""
@@ -314,13 +314,13 @@ class Reader:
                 self._wake(partition, position)
 
     def _finish(self, partition: int, progress: Progress, position: int) -> None:
-        is_continued = progress.fresh_at_ms != progress.target_at_ms
-        if is_continued and not progress.has_seen_tombstones(self._now_ms(), self.tombstones_kept_ms):
+        is_continued, now_ms = progress.fresh_at_ms != progress.target_at_ms, self._now_ms()
+        if is_continued and not progress.has_seen_tombstones(now_ms, self.tombstones_kept_ms):
             self._restart(partition, "tombstones may have been removed since the snapshot")
             return
         self._rows.finish(partition)
         progress.fresh_at_ms = progress.target_at_ms
-        progress.go_live(position)
+        progress.go_live(position, now_ms)
 
 
 def fields(column: BinaryColumn) -> list[bytes | None]:

@@ -29,6 +29,7 @@ from strandline.client.producer.record_fields import to_bytes
 from strandline.client.table.changes import RawChange, Watcher
 from strandline.client.table.entry import ANY, Anything, TableChange, TableEntry, VersionConflict
 from strandline.client.table.options import TableKeywords, TableOptions, options_for
+from strandline.client.table.progress import TOMBSTONES_KEPT_MS_MIN
 from strandline.client.table.reader import Reader, failed
 from strandline.client.table.rows import Row, Rows
 from strandline.client.table.snapshots import Snapshots
@@ -216,8 +217,7 @@ class Table(Generic[K, V]):
         """Check from time to time that the table has read up to the log ends, and write snapshots."""
         loop, reader = asyncio.get_running_loop(), self._reader
         assert reader is not None
-        kept_s = (reader.tombstones_kept_ms or TEND_S * 4000) / 1000
-        pause_s = max(TEND_S_MIN, min(TEND_S, kept_s / 4, self.options.snapshot_interval_ms / 1000))
+        pause_s = self._pause_s(reader.tombstones_kept_ms)
         saved_at = loop.time()
         while reader.failure is None:
             await asyncio.sleep(pause_s)
@@ -229,6 +229,11 @@ class Table(Generic[K, V]):
             if self._snapshots is not None and loop.time() - saved_at >= self.options.snapshot_interval_ms / 1000:
                 await self._snapshots.save(self._rows, reader.progress)
                 saved_at = loop.time()
+
+    def _pause_s(self, tombstones_kept_ms: float | None) -> float:
+        """Seconds between two checks: so many that a table that is not cut off notices each tombstone in time."""
+        kept_s = TEND_S * 4 if tombstones_kept_ms is None else max(tombstones_kept_ms, TOMBSTONES_KEPT_MS_MIN) / 1000
+        return max(TEND_S_MIN, min(TEND_S, kept_s / 4, self.options.snapshot_interval_ms / 1000))
 
     def _running(self) -> Reader:
         """The reader. Raises its failure, or ClientClosed if the table does not run."""

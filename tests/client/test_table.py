@@ -467,6 +467,25 @@ async def test_table_that_was_cut_off_for_too_long_reads_again(cluster: Cluster)
         assert len(table) == 100
 
 
+@pytest.mark.parametrize("kept_ms", [0, 1000, 4999])
+async def test_table_makes_progress_if_tombstones_are_kept_briefly(cluster: Cluster, kept_ms: int) -> None:
+    """Each check that the table was up to date restarted it, so it read the topic twice a second. A table that was really cut off
+    may have missed tombstones."""
+    topic = await cluster.create_topic("brief", cleanup_policy="compact", delete_retention_ms=kept_ms)
+    await fill(cluster, 0, 100, topic)
+    clock = Clock()
+    async with table_of(cluster, topic, doors=clock.doors) as table:
+        for _ in range(3):
+            clock.now_ms += 4000
+            await table.caught_up()
+        assert table.metrics()["reloads"] == 0
+        clock.now_ms += 5000
+        await table.caught_up()
+        assert table.metrics()["reloads"] == 1
+        await until(lambda: table.health()["state"] == "ok")
+        assert len(table) == 100
+
+
 async def test_topic_that_is_not_compacted_is_reported(cluster: Cluster) -> None:
     """Its records are deleted after `retention.ms`, also the only one of a key."""
     await cluster.create_topic("plain", cleanup_policy="delete")

@@ -11,6 +11,7 @@ from strandline.client.table.progress import Progress, tombstones_are_there
 from strandline.client.table.rows import Row, Rows
 from strandline.client.table.snapshot import BadSnapshot, Place, decode, encode, read_place
 
+DAY_MS = 86_400_000
 Records = list[tuple[bytes, bytes | None]]
 
 
@@ -178,10 +179,10 @@ def test_every_damage_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("fresh_at_ms", "now_ms", "kept_ms", "expected"),
     [
-        (0, 1000, 86_400_000, True),
-        (0, 86_400_000, 86_400_000, False),
-        (0, 80_000_000, 86_400_000, False),  # too close to the end
-        (1000, 0, 86_400_000, False),  # the clock was set back
+        (0, 1000, DAY_MS, True),
+        (0, DAY_MS, DAY_MS, False),
+        (0, 80_000_000, DAY_MS, False),  # too close to the end
+        (1000, 0, DAY_MS, False),  # the clock was set back
         (0, 0, None, False),
         (0, 0, 0, False),
     ],
@@ -190,14 +191,50 @@ def test_age_says_whether_tombstones_are_there(fresh_at_ms: int, now_ms: int, ke
     assert tombstones_are_there(fresh_at_ms, now_ms, kept_ms) == expected
 
 
+@pytest.mark.parametrize(
+    ("loading_ms", "later_ms", "kept_ms", "expected"),
+    [
+        (1000, 80_000_000, DAY_MS, True),
+        (1000, 60_000, DAY_MS, False),
+        (DAY_MS, 0, DAY_MS, True),  # suspended while it was loading
+        (60_000, 0, 0, False),
+        (0, 4000, 0, False),
+        (0, 5000, 0, True),
+        (0, -1, DAY_MS, True),  # the clock was set back
+        (0, DAY_MS, None, False),
+    ],
+)
+def test_partition_is_read_again_after_it_was_cut_off(
+    loading_ms: int, later_ms: int, kept_ms: float | None, expected: bool
+) -> None:
+    progress = Progress(bytes(16))
+    progress.load(10, 0)
+    progress.go_live(10, loading_ms)
+    assert progress.may_have_missed_tombstones(loading_ms + later_ms, kept_ms) == expected
+
+
+def test_partition_that_always_loads_slowly_is_not_loaded_for_ever() -> None:
+    """If reading a topic takes longer than it keeps tombstones, another loading would prove no more than the last one."""
+    progress, now_ms = Progress(bytes(16)), 0
+    checks = []
+    for _ in range(3):
+        progress.load(10, now_ms)
+        now_ms += 60_000
+        progress.go_live(10, now_ms)
+        checks.append(progress.may_have_missed_tombstones(now_ms + 1000, 60_000))
+    assert checks == [True, True, False]
+    progress.confirm(now_ms)
+    assert progress.may_have_missed_tombstones(now_ms + 60_000, 60_000)
+
+
 def test_leader_epoch_is_that_of_the_record_before_the_position() -> None:
     """The position may have passed a record that no program sees, whose epoch is not known."""
     progress = Progress(bytes(16))
     progress.load(10, 5)
     progress.read(3, 9)
-    progress.go_live(9)
+    progress.go_live(9, 6)
     assert progress.applied_epoch == 3
-    progress.go_live(10)
+    progress.go_live(10, 6)
     assert progress.applied_epoch == -1
     progress.restart()
     assert (progress.applied, progress.applied_epoch) == (-1, -1)
