@@ -144,7 +144,9 @@ class AdminHandlers:
         """The published image. Raises BROKER_NOT_AVAILABLE before the broker has caught up after its start."""
         image = self._metadata.image
         if image.offset < 0:
-            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is starting: it does not know the cluster yet")
+            raise BrokerError(
+                ErrorCode.BROKER_NOT_AVAILABLE, "the broker is starting: it has not read the cluster's metadata yet; retry"
+            )
         return image
 
     def _controller_id(self) -> int:

@@ -193,13 +193,13 @@ class BrokerConfig:
 
     def _check_relations(self) -> None:
         if self.values["cluster.id"] == "":
-            raise UsageError("config cluster.id must not be empty; leave it out, and the controllers are asked")
+            raise UsageError("config cluster.id must not be empty; remove it to use the controllers' cluster id")
         names = [listener.name for listener in self.listeners]
         if self.inter_broker_listener_name not in names:
             raise UsageError(f"config inter.broker.listener.name: there is no listener {self.inter_broker_listener_name!r}")
         self._check_kafka(names)
         if self.advertised_listeners is None:
-            _refuse_wildcards("listeners", self.listeners, " unless advertised.listeners has the addresses for clients")
+            _refuse_wildcards("listeners", self.listeners, ", or set advertised.listeners to the addresses for clients")
         else:
             _refuse_wildcards("advertised.listeners", self.advertised_listeners, "")
             if [listener.name for listener in self.advertised_listeners] != names:
@@ -261,8 +261,8 @@ def _refuse_keys_of_controllers(values: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse_wildcards(key: str, listeners: tuple[Listener, ...], unless: str) -> None:
+def _refuse_wildcards(key: str, listeners: tuple[Listener, ...], alternative: str) -> None:
     for listener in listeners:
         if listener.host in ("", "0.0.0.0", "::"):
             problem = f"clients and other nodes cannot connect to host {listener.host!r}"
-            raise UsageError(f"config {key}: {problem}; name a real one{unless}")
+            raise UsageError(f"config {key}: {problem}; use an address that they can reach{alternative}")

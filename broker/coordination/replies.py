@@ -83,7 +83,7 @@ class DelayedReplies(DelayedOperation):
         self._refuse(ErrorCode.REQUEST_TIMED_OUT)
 
     def _refuse(self, code: ErrorCode) -> None:
-        text = f"the records behind the answer are not known to be committed: {code.name}"
+        text = f"could not confirm that the records of this answer are committed: {code.name}"
         error = as_coordinator(BrokerError(code, text))
         send([(asker, error) for asker in self._askers])
 

@@ -171,7 +171,7 @@ class OffsetStore:
         except BrokerError as e:
             raise BrokerError(_as_generation(e.code), e.message) from e
         if any(codes):
-            raise BrokerError(_as_generation(next(filter(None, codes))), "the member does not own all of the partitions any more")
+            raise BrokerError(_as_generation(next(filter(None, codes))), "the member no longer owns all of the partitions")
 
     def _refusal(self, asked: OffsetCommitPartition, topic: TopicImage | None) -> int:
         """The error code of a partition, for reasons that do not depend on the member."""

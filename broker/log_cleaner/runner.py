@@ -460,7 +460,7 @@ class _Round:
         if log.is_being_moved:
             raise CleaningAborted("the log is being moved to another directory")
         if not log.config.compacts:
-            raise CleaningAborted("its cleanup.policy has no 'compact' any more")
+            raise CleaningAborted("the topic's cleanup.policy no longer has 'compact'")
         if plan_.segments and log.segments[0].base_offset > plan_.segments[0].base_offset:
             raise CleaningAborted("segments were deleted")
 

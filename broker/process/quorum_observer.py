@@ -230,7 +230,8 @@ class QuorumObserver:
 
     def _start_download(self, snapshot_id: SnapshotId) -> None:
         if snapshot_id.end_offset <= self.image.offset + 1:
-            raise InternalError(f"the quorum offers a snapshot up to {snapshot_id.end_offset}, behind {self.image.offset + 1}")
+            applied = f"although the records before {self.image.offset + 1} are already applied"
+            raise InternalError(f"the quorum offers a snapshot that ends at {snapshot_id.end_offset}, {applied}")
         logger.info("metadata.snapshot_requested", metadata_offset=snapshot_id.end_offset, controller_epoch=snapshot_id.epoch)
         self._download = _Download(snapshot_id)
 

@@ -86,4 +86,4 @@ class ProducerIds:
 
 
 def _unanswered(error: BrokerError) -> BrokerError:
-    return BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the controller gave no producer ids: {error}")
+    return BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the controller did not allocate a producer id: {error}")

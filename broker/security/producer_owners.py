@@ -155,4 +155,4 @@ def _text(code: ErrorCode) -> str:
         return "this broker does not know a producer name with this producer id yet"
     if code is _FOREIGN:
         return "another principal writes to the partition with this producer id"
-    return "the sender lacks the right WRITE on the name of the producer"
+    return "the principal needs the right WRITE on the producer's name"

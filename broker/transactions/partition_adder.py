@@ -130,7 +130,7 @@ class PartitionAdder:
 def _error_of(result: AddPartitionsToTxnResult | None) -> BrokerError | None:
     """The error of the whole transaction, or else of the partition because of which none was added; None if there is no error."""
     if result is None:
-        return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's answer lacks a transaction")
+        return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's response does not contain the transaction")
     code, message = result.error_code, result.error_message
     if not code:
         codes = [partition.error_code for partition in result.partitions if partition.error_code]

@@ -600,5 +600,7 @@ def _check_next_row(known: Position, first: int, last: int) -> None:
         return
     rows = f"named producer {known.producer_id} sent rows {first} to {last}; the last row here is {known.last_sequence}"
     if first <= known.last_sequence:
-        raise BrokerError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, f"{rows}; DescribeProducers tells where to continue")
+        raise BrokerError(
+            ErrorCode.DUPLICATE_SEQUENCE_NUMBER, f"{rows}; continue after the last row that DescribeProducers returns"
+        )
     raise BrokerError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, rows)

@@ -163,7 +163,7 @@ def test_a_snapshot_older_than_the_applied_metadata_ends_the_broker() -> None:
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1), topic(2)), hw=2))
     known = position(o)
-    with pytest.raises(InternalError, match="the quorum offers a snapshot up to"):
+    with pytest.raises(InternalError, match="the quorum offers a snapshot that ends at"):
         o.on_fetch(LEADER, answer(snapshot_id=SnapshotId(1, 1)))
     assert position(o) == known
 

@@ -65,7 +65,7 @@ class Conversions:
         if self._config.group_consumer_migration_policy not in ("upgrade", "bidirectional"):
             raise _cannot(group, "group.consumer.migration.policy does not allow it")
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            raise _cannot(group, f"its members are no consumers, but of type {group.protocol_type!r}")
+            raise _cannot(group, f"its members have the protocol type {group.protocol_type!r}, not 'consumer'")
         if len(group.members) > self._config.group_consumer_max_size:
             raise _cannot(group, "it has more members than group.consumer.max.size")
 

@@ -95,7 +95,8 @@ def _assigned(member: ClassicMember, image: MetadataImage) -> Partitions:
     except MalformedMetadata as e:
         raise CannotUpgrade(f"the assignment of the member {member.member_id} cannot be read: {e}") from None
     if assignment.user_data:
-        raise CannotUpgrade(f"the assignment of the member {member.member_id} has data of an assignor that the broker lacks")
+        reason = "contains user data of a client-side assignor, which cannot be kept"
+        raise CannotUpgrade(f"the assignment of the member {member.member_id} {reason}")
     return by_id(assignment.partitions, image)
 
 

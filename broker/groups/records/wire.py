@@ -150,7 +150,7 @@ class Reader:
 
 def _not_null(value: T | None) -> T:
     if value is None:
-        raise MalformedRecord("a field is null that must not be")
+        raise MalformedRecord("a field that must not be null is null")
     return value
 
 

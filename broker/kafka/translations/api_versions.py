@@ -25,7 +25,9 @@ def _to_ours(call: KafkaCall) -> ApiVersionsRequest:
     if call.version >= 3 and not (
         _SOFTWARE.fullmatch(call.fields.client_software_name) and _SOFTWARE.fullmatch(call.fields.client_software_version)
     ):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "the name or version of the client's software has other characters")
+        names = "client_software_name and client_software_version"
+        rule = "may contain only letters, digits, '-' and '.', and must begin and end with a letter or a digit"
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{names} {rule}")
     return ApiVersionsRequest()
 
 

@@ -238,8 +238,9 @@ def _list(call: KafkaCall) -> MetadataRequest:
     if access is not None:
         access.require_cluster(DESCRIBE_CONFIGS)
     wanted = call.fields.get("resource_types", [CLIENT_METRICS]) or _ALL_TYPES
-    if any(kind not in _ALL_TYPES for kind in wanted):
-        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, "there is no resource of one of the types")
+    unknown = sorted(kind for kind in wanted if kind not in _ALL_TYPES)
+    if unknown:
+        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"unknown resource types: {', '.join(map(str, unknown))}")
     call.notes = wanted
     return MetadataRequest(None if RESOURCE_TOPIC in wanted else [])
 

@@ -210,7 +210,7 @@ def _init(call: KafkaCall) -> InitProducerIdRequest:
     fields = call.fields
     producer_id, epoch = fields.get("producer_id", -1), fields.get("producer_epoch", -1)
     if (producer_id == -1) != (epoch == -1):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch are given together, or neither of them")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "producer_id and producer_epoch must both be set, or both be -1")
     if fields.transactional_id == "":
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     if fields.get("enable2_pc", False):
