@@ -1,8 +1,8 @@
 """The folder of a snapshot: versions of a table with the last value of each key of a topic. Needs neither Spark nor pyarrow.
 
     ROOT/_manifest/<version, 20 digits>.json
-    ROOT/v<version>-<letters>/table-0000.parquet          the rows for readers
-    ROOT/v<version>-<letters>/rest-0000.parquet           rows that only the next run needs (see materialize.py)
+    ROOT/v<version>-<16 hex digits>/table-0000.parquet    the rows for readers
+    ROOT/v<version>-<16 hex digits>/rest-0000.parquet     rows that only the next run needs (see materialize.py)
 
 Each version has a manifest, which lists its files. The newest manifest is the current version:
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ from strandline.protocol.errors import StrandlineError, UsageError
 VERSION = 1
 WORK = ".work-"
 """Prefix of the folder into which Spark writes; readers skip names that begin with a dot."""
+_OURS = re.compile(rf"(v\d+-|{re.escape(WORK)})[0-9a-f]{{16}}", re.ASCII)
+"""Names of the folders that a run makes, for a version or for Spark. Other folders in the root are the user's."""
 Across = Literal["refuse", "timestamp"]
 """The rule for a key with records in several partitions: an error, or the record with the latest timestamp wins."""
 
@@ -195,13 +198,12 @@ class SnapshotFolder:
         self._sweep(keep)
 
     def _sweep(self, keep: int | None) -> None:
-        """Deletes the manifests of all but the newest `keep` versions (None: of no version), then folders that no manifest
-        names."""
+        """Deletes the manifests of all but the newest `keep` versions (None: of no version), then folders of runs that no
+        manifest names."""
         numbers = self.numbers()
         for number in numbers[: -keep if keep else 0]:
             (self._manifests / manifest_name(number)).unlink(missing_ok=True)
         named = {folder for number in self.numbers() for folder in self._version(number).folders}
         for path in self.root.iterdir():
-            is_ours = path.name.startswith(WORK) or (path.name.startswith("v") and "-" in path.name)
-            if is_ours and path.name not in named:
+            if _OURS.fullmatch(path.name) and path.name not in named:
                 shutil.rmtree(path, ignore_errors=True)

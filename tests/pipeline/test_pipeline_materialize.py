@@ -50,13 +50,22 @@ def test_version_is_read_as_written(folder: SnapshotFolder) -> None:
 def test_next_run_deletes_the_files_of_a_dead_run(folder: SnapshotFolder) -> None:
     """A run may die while Spark writes, or before it writes the manifest. Readers must not see its files."""
     before = folder.newest()
-    for name in (".work-00ff", "v2-00ff"):
+    for name in (".work-0123456789abcdef", "v2-0123456789abcdef"):
         (folder.root / name).mkdir()
         (folder.root / name / "table-0000.parquet").write_bytes(b"half")
     assert folder.newest() == before
     with folder.at_work():
         assert folder.newest() == before
     assert {path.name for path in folder.root.iterdir() if path.name != "_manifest"} == folder.version().folders
+
+
+@pytest.mark.parametrize("name", ["vendor-data", "v2-old", "v-0123456789abcdef", "v2-0123456789abcdef-backup", ".work-mine"])
+def test_folder_of_the_user_is_kept(folder: SnapshotFolder, name: str) -> None:
+    """A user may keep other data beside the snapshot, also under a name that resembles those of versions."""
+    (folder.root / name).mkdir()
+    with folder.at_work():
+        publish(folder, 2)
+    assert (folder.root / name).is_dir()
 
 
 def test_newest_versions_are_kept(folder: SnapshotFolder) -> None:
