@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,9 +134,10 @@ def _kafka(facts: Facts) -> Iterator[Finding]:
     ports = [(i, port) for i, ports in facts.kafka.items() for port in ports]
     good = 0
     for broker_id, port in ports:
-        name = f"broker {broker_id} advertises {port.address} to Kafka's clients"
+        address = f"broker {broker_id} advertises {port.address}"
+        name = f"{address} to Kafka's clients"
         if not port.is_good:
-            text = f"{name}, which those on this machine cannot use: {_what(port)}"
+            text = f"{address}, which Kafka's clients on this machine cannot use: {_what(port)}"
             advice = f"if they are to reach it, correct the address in advertised.listeners of broker {broker_id}"
             yield Finding("kafka", Level.note, text, advice)
         elif remote and _is_local(port.address):
@@ -167,19 +168,21 @@ def _controllers(facts: Facts) -> Iterator[Finding]:
         return
     if quorum is None or quorum.leader_id < 0:
         advice = "start the controllers: a majority of them has to run"
-        yield Finding("controllers", Level.problem, "the quorum of controllers has no leader that answers", advice)
+        yield Finding("controllers", Level.problem, "the quorum of controllers has no reachable leader", advice)
         return
     silent = [v.replica_id for v in quorum.voters if v.last_fetch_age_ms < 0 or v.last_fetch_age_ms > 10_000]
     if silent:
-        text = f"{_named('controller', silent)} does not follow the leader, which is controller {quorum.leader_id}"
-        advice = f"start it; of {len(quorum.voters)} controllers, {len(quorum.voters) // 2} may be down"
+        do, them = _one_or_many(silent, "does", "do"), _one_or_many(silent, "it", "them")
+        text = f"{_named('controller', silent)} {do} not follow the leader, which is controller {quorum.leader_id}"
+        advice = f"start {them}; of {len(quorum.voters)} controllers, {(len(quorum.voters) - 1) // 2} may be down"
         yield Finding("controllers", Level.warning, text, advice)
     if len(quorum.voters) % 2 == 0:
         text = f"the quorum has {len(quorum.voters)} voters: an even number tolerates no more losses than one less"
         yield Finding("controllers", Level.warning, text, "run 1, 3 or 5 controllers")
     hidden = [voter for voter, port in facts.voters.items() if not port.is_good and port.speaks != "TLS" and voter not in silent]
     if hidden:
-        text = f"{_named('controller', hidden)} cannot be reached from here; only brokers have to reach it"
+        them = _one_or_many(hidden, "it", "them")
+        text = f"{_named('controller', hidden)} cannot be reached from here; only brokers have to reach {them}"
         yield Finding("controllers", Level.note, text)
     if not silent:
         text = f"{_count(len(quorum.voters), 'controller')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
@@ -236,8 +239,10 @@ def _disks(facts: Facts) -> Iterator[Finding]:
                 yield Finding("disks", Level.problem if free < FREE_BYTES_MIN else Level.warning, text, advice)
     silent = [i for i, dirs in facts.log_dirs.items() if dirs is None]
     if silent and "quorum" not in facts.denied:  # Both need DESCRIBE on the cluster.
-        advice = "look at its log, or at `strandline node list` for a local cluster"
-        yield Finding("disks", Level.warning, f"{_named('broker', silent)} did not answer about its log directories", advice)
+        its, log = _one_or_many(silent, "its", "their"), _one_or_many(silent, "log", "logs")
+        text = f"{_named('broker', silent)} did not answer about {its} log directories"
+        advice = f"look at {its} {log}, or at `strandline node list` for a local cluster"
+        yield Finding("disks", Level.warning, text, advice)
     lagging = _lagging(facts)
     if lagging:
         yield Finding("disks", Level.note, lagging)
@@ -399,7 +404,8 @@ def _broker_traps(facts: Facts) -> Iterator[Finding]:
             )
     in_tmp = [i for i in known if any(path.strip().startswith("/tmp/") for path in (facts.value(i, "log.dirs") or "").split(","))]
     if in_tmp:
-        text = f"log.dirs of {_named('broker', in_tmp)} is in /tmp, which a restart of the machine may empty"
+        is_ = _one_or_many(in_tmp, "is", "are")
+        text = f"log.dirs of {_named('broker', in_tmp)} {is_} in /tmp, which a restart of the machine may empty"
         yield Finding("configuration", Level.warning, text, "choose a folder that lasts")
     factors = {facts.value(i, "default.replication.factor") for i in known}
     if len(known) >= 3 and factors == {"1"}:
@@ -436,6 +442,11 @@ def _ids(ids: Iterable[int]) -> str:
 def _named(noun: str, ids: Iterable[int]) -> str:
     ids = list(ids)
     return f"{noun} {ids[0]}" if len(ids) == 1 else f"{noun}s {_ids(ids)}"
+
+
+def _one_or_many(ids: Sequence[int], singular: str, plural: str) -> str:
+    """The word that fits the number of nodes that `_named` names."""
+    return singular if len(ids) == 1 else plural
 
 
 def _topics(names: list[str]) -> str:

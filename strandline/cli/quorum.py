@@ -52,7 +52,7 @@ async def _ask(bootstrap: str) -> View:
         except StrandlineError as e:
             # The leader of the quorum describes it. Without one, no node knows how far the others are.
             document = {"leader_id": -1, "leader_epoch": -1, "voters": [], "observers": [], "error": str(e)}
-            return View(document, [], [f"the quorum has no leader that answers: {e}"], UNHEALTHY)
+            return View(document, [], [f"the quorum has no reachable leader: {e}"], UNHEALTHY)
 
 
 def _view(quorum: QuorumDescription) -> View:

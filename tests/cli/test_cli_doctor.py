@@ -151,7 +151,7 @@ def follow_late(facts: Facts) -> None:
         (
             lambda f: f.kafka.update({2: [Port("b2:9096", ("10.0.0.2",), error="nothing listens there")]}),
             "note",
-            "broker 2 advertises b2:9096 to Kafka's clients, which those on this machine cannot use: nothing listens",
+            "broker 2 advertises b2:9096, which Kafka's clients on this machine cannot use: nothing listens",
             "advertised.listeners of broker 2",
         ),
         (
@@ -160,7 +160,7 @@ def follow_late(facts: Facts) -> None:
             "broker 2 advertises localhost:9096 to Kafka's clients: other machines would connect to themselves",
             "other machines",
         ),
-        (lambda f: setattr(f, "quorum", None), "problem", "quorum of controllers has no leader", "majority"),
+        (lambda f: setattr(f, "quorum", None), "problem", "quorum of controllers has no reachable leader", "majority"),
         (follow_late, "warning", "controller 102 does not follow", "start it"),
         (lambda f: f.voters.update({102: Port("c:1", error="no")}), "note", "controller 102 cannot be reached", ""),
         (lambda f: f.pages.update({2: page(2, clock=Clock(-61.2, -60.2))}), "warning", "broker 2 is at least 60 s behind", "NTP"),
@@ -217,6 +217,52 @@ def test_what_is_wrong_is_found_with_what_to_do(change: Change, level: str, says
     found = [finding for finding in wrong(facts) if says in finding.text]
     assert [finding.level for finding in found] == [level], wrong(facts)
     assert advises in found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "advises"),
+    [
+        (
+            lambda f: setattr(f, "quorum", replace(f.quorum, voters=[voter(101), voter(102, -1), voter(103, -1)])),
+            "controllers 102, 103 do not follow the leader",
+            "start them",
+        ),
+        (
+            lambda f: f.voters.update({i: Port("c:1", error="no") for i in (102, 103)}),
+            "controllers 102, 103 cannot be reached from here; only brokers have to reach them",
+            "",
+        ),
+        (
+            lambda f: f.log_dirs.update({2: None, 3: None}),
+            "brokers 2, 3 did not answer about their log directories",
+            "look at their logs",
+        ),
+        (
+            lambda f: f.broker_configs.update(
+                dict.fromkeys((2, 3), configs(log__dirs="/tmp/x", default__replication__factor="3"))
+            ),
+            "log.dirs of brokers 2, 3 are in /tmp",
+            "lasts",
+        ),
+    ],
+    ids=["follow", "reach", "answer", "tmp"],
+)
+def test_sentences_about_several_nodes_are_in_the_plural(change: Change, says: str, advises: str) -> None:
+    """The advice "start it" after two names would leave open which one is meant."""
+    facts = whole()
+    change(facts)
+    (found,) = [finding for finding in wrong(facts) if says in finding.text]
+    assert advises in found.advice
+
+
+def test_even_quorum_tolerates_no_more_losses_than_one_less() -> None:
+    """Of four voters three are a majority, so that an operator must not stop a second one."""
+    facts = whole()
+    follow_late(facts)
+    assert facts.quorum is not None
+    facts.quorum = replace(facts.quorum, voters=[*facts.quorum.voters, voter(104)])
+    (found,) = [finding for finding in wrong(facts) if "does not follow" in finding.text]
+    assert found.advice == "start it; of 4 controllers, 1 may be down"
 
 
 def test_flush_interval_of_a_silent_broker_hides_no_trap() -> None:
