@@ -149,8 +149,8 @@ async def _consume(job: Job) -> None:
                 await places.close()
     finally:
         await consumer.stop()
-    if job.exit_at_end and places.missing:
-        fail(f"{named(places.missing)} could not be read to the end: {places.reason}; the others were")
+    if places.failure:
+        fail(places.failure)
 
 
 async def _print(consumer: Consumer, job: Job, places: Places) -> None:

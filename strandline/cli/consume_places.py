@@ -38,6 +38,7 @@ class Places:
         self._consumer = consumer
         self._admin = admin
         self._job = job
+        self._count = len(tps)
         self._unknown = dict.fromkeys(tps)
         """Partitions whose leaders have not answered yet. They are assigned and paused."""
         self._learner: asyncio.Task[None] | None = None
@@ -55,6 +56,15 @@ class Places:
     def are_done(self) -> bool:
         """Whether there is nothing more to read."""
         return self._job.exit_at_end and not self.left and (self._learner is None or self._learner.done())
+
+    @property
+    def failure(self) -> str:
+        """The sentence about the partitions that were given up; empty if there are none."""
+        if not self.missing:
+            return ""
+        unread = {*self.missing, *self.left, *self._unknown}
+        others = "; the others were" if unread == {*self.missing} and len(unread) < self._count else ""
+        return f"{named(self.missing)} could not be read to the end: {self.reason}{others}"
 
     async def begin(self) -> None:
         """Ask all leaders once, read the partitions whose leaders answer, and start a task that asks the other leaders again."""
@@ -91,7 +101,7 @@ class Places:
             await asyncio.sleep(RETRY_S)
             await self._look()
         if self._unknown:
-            self._give_up(self._unknown, "it has no leader that answers")
+            self._give_up(self._unknown, "it has no reachable leader")
 
     def _give_up(self, tps: Iterable[TopicPartition], reason: str) -> None:
         self.missing += sorted(tps)

@@ -8,14 +8,18 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
 from terminal import CTRL_C, at_a_terminal
 
 from strandline.cli import consume
+from strandline.cli.consume_job import Job
 from strandline.cli.consume_options import Isolation
+from strandline.cli.consume_places import Places
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Time, parse_start
+from strandline.client import TopicPartition
 from strandline.protocol.errors import UsageError
 
 SOON_S = 5.0
@@ -196,6 +200,33 @@ def test_a_partition_without_a_leader_is_reported(env: dict[str, str], up: Up) -
     finally:
         assert run("node", "start", "broker-3", "--data", str(up.folder)).code == 0
     wait_until(lambda: run("cluster", "describe", env=env).code == 0, "broker 3 is unfenced")
+
+
+def places_of(*numbers: int) -> Places:
+    """The partitions of `consume orders -e`, which are all read to their end."""
+    job = Job("h:1", "orders", None, Beginning(), "beginning", None, True, lambda record: b"")
+    nothing: Any = None
+    places = Places(nothing, nothing, job, [TopicPartition("orders", number) for number in numbers])
+    places._unknown.clear()
+    return places
+
+
+def test_partitions_that_were_given_up_are_named() -> None:
+    places = places_of(0, 1)
+    assert places.failure == ""
+    places._give_up([TopicPartition("orders", 1)], "it has no reachable leader")
+    assert places.failure == "orders-1 could not be read to the end: it has no reachable leader; the others were"
+
+
+@pytest.mark.parametrize("others", ["none", "left", "unknown"])
+def test_other_partitions_are_only_read_if_there_are_some(others: str) -> None:
+    """With --count the command ends before it has read the others: `left`, or even asked their leaders: `unknown`."""
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    places = places_of(0) if others == "none" else places_of(0, 1)
+    places.left.update({second: None} if others == "left" else {})
+    places._unknown.update({second: None} if others == "unknown" else {})
+    places._give_up([first], "it has no reachable leader")
+    assert places.failure == "orders-0 could not be read to the end: it has no reachable leader"
 
 
 @pytest.mark.processes
