@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from strandline.pipeline.jobs.materialize_folder import Across, SnapshotFile, SnapshotFolder, Version
 from strandline.pipeline.jobs.materialize_source import SCHEMA, Changes, from_lake, from_log
 from strandline.pipeline.offsets import ReadPositions
+from strandline.pipeline.options import read_options, with_committed
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def _changes(
     since: ReadPositions | None,
     options: Mapping[str, str],
 ) -> Changes:
-    if lake is None:
-        return from_log(spark, servers, topic, since, options)
-    return from_lake(spark, lake, topic, since, options.get("failOnDataLoss", "true").lower() == "true")
+    wanted = with_committed({"bootstrap.servers": servers, "subscribe": topic, **options})
+    read = read_options(wanted, is_stream=False)
+    return from_log(spark, read, since) if lake is None else from_lake(spark, lake, topic, since, read.fail_on_data_loss)
 
 
 def read_snapshot(spark: SparkSession, path: str | os.PathLike[str], version: int | None = None) -> DataFrame:

@@ -22,7 +22,7 @@ from strandline.pipeline.jobs.lake import DataFile
 from strandline.pipeline.jobs.lake_folder import Lake, read_manifest
 from strandline.pipeline.jobs.tasks import rows_of
 from strandline.pipeline.offsets import ReadPosition, ReadPositions
-from strandline.pipeline.options import read_options, with_committed
+from strandline.pipeline.options import ReadOptions
 from strandline.pipeline.planning import Range, split
 from strandline.pipeline.task_reader import TaskReader
 from strandline.protocol.errors import UsageError
@@ -52,11 +52,9 @@ class Changes:
 # -- from the log -----------------------------------------------------------------------------------------------------
 
 
-def from_log(spark: SparkSession, servers: str, topic: str, since: ReadPositions | None, written: Mapping[str, str]) -> Changes:
-    """The records of a topic after the positions `since`; None: there was no run before. `written` are options of the source
-    (docs/spark.md). Raises DataLoss if records were deleted."""
-    wanted = with_committed({"bootstrap.servers": servers, "subscribe": topic, **written})
-    options = read_options(wanted, is_stream=False)
+def from_log(spark: SparkSession, options: ReadOptions, since: ReadPositions | None) -> Changes:
+    """The records of a topic after the positions `since`; None: there was no run before. The options name the topic. Raises
+    DataLoss if records were deleted."""
     view = ClusterView(options.client, options.subscription)
     tps = view.partitions()
     earliest, latest = view.earliest(tps), view.not_below(view.latest(tps), since or {})

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from cli_world import one_sentence, run
 
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.jobs import materialize as job
 from strandline.pipeline.jobs.lake import DataFile
 from strandline.pipeline.jobs.lake_folder import Lake
 from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFile, SnapshotFolder, Version, decode, encode
-from strandline.pipeline.jobs.materialize_source import files_after, planned
+from strandline.pipeline.jobs.materialize_source import Changes, files_after, planned
 from strandline.pipeline.offsets import ReadPosition
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
@@ -175,6 +177,28 @@ def test_records_deleted_before_they_were_read_are_data_loss(
         planned(since, earliest, latest, True)
     (piece,) = planned(since, earliest, latest, False)
     assert (piece.start, piece.end) == (instead, 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "fails"),
+    [
+        ({}, True),
+        ({"failondataloss": " False "}, False),
+        ({"FAILONDATALOSS": "true"}, True),
+        ({"failOnDataLoss": "false"}, False),
+    ],
+)
+def test_loss_in_a_lake_is_accepted_in_any_spelling(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, str], fails: bool
+) -> None:
+    """Spark's options have names in any case, and a lake must not need another spelling than a log."""
+    asked = []
+    monkeypatch.setattr(job, "from_lake", lambda *words: asked.append(words[-1]) or Changes(Mock(), {}, True))
+    monkeypatch.setattr(job._Run, "make", lambda *_: None)
+    job.materialize(Mock(), "h:1", "orders", tmp_path, lake="lake", options=options)
+    assert asked == [fails]
+    with pytest.raises(UsageError, match="failOnDataLoss must be true or false, not 'maybe'"):
+        job.materialize(Mock(), "h:1", "orders", tmp_path, lake="lake", options={"failOnDataLoss": "maybe"})
 
 
 @pytest.mark.parametrize("end", [80, 100, 150])
