@@ -4,7 +4,10 @@ for one of them."""
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
+
+import pytest
 
 SUITES = Path(__file__).parent / "suites"
 sys.path += [str(SUITES), str(SUITES / "librdkafka_secure")]
@@ -66,3 +69,21 @@ def test_issuer_of_tokens_refuses_a_wrong_secret(tmp_path: Path) -> None:
     assert of_suite.answer("/token", asked, issuer.BASIC_AUTHORIZATION) is not None
     for authorization in (None, "Basic d3Jvbmc6d3Jvbmc="):
         assert of_suite.answer("/token", asked, authorization) is None
+
+
+def test_two_suites_do_not_build_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a new machine two suites built librdkafka in one folder, and each removed the files of the other."""
+    monkeypatch.setattr(suite, "CACHE", tmp_path / "cache")
+    second_has_begun = threading.Event()
+
+    def build() -> None:
+        with suite.in_cache("library"):
+            second_has_begun.set()
+
+    with suite.in_cache("library") as folder:
+        second = threading.Thread(target=build)
+        second.start()
+        assert folder == tmp_path / "cache" / "library"
+        assert not second_has_begun.wait(0.2)
+    second.join(10)
+    assert second_has_begun.is_set()

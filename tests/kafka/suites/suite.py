@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import itertools
 import json
 import os
@@ -294,12 +295,22 @@ def run_process(
             process.wait()
 
 
+@contextmanager
+def in_cache(name: str) -> Iterator[Path]:
+    """A folder or file of the cache, for one suite at a time. Suites run side by side, and two may need the same download or build."""
+    folder = CACHE / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Released when the file is closed, also if the process is killed.
+        yield folder
+
+
 def downloaded(name: str, command: Sequence[str], pattern: str) -> Path:
     """A file of a package registry. `command`, a client of the registry, downloads it once into a folder of the cache."""
-    folder = CACHE / name
-    if not list(folder.glob(pattern)):
-        folder.mkdir(parents=True, exist_ok=True)
-        fetch([part.replace("{folder}", str(folder)) for part in command])
+    with in_cache(name) as folder:
+        if not list(folder.glob(pattern)):
+            folder.mkdir(parents=True, exist_ok=True)
+            fetch([part.replace("{folder}", str(folder)) for part in command])
     return next(iter(sorted(folder.glob(pattern))))
 
 
