@@ -297,7 +297,7 @@ def run_process(
 
 @contextmanager
 def in_cache(name: str) -> Iterator[Path]:
-    """A folder or file of the cache, for one suite at a time. Suites run side by side, and two may need the same download or build."""
+    """A path in the cache, for one suite at a time. Suites run side by side, and two may need the same download or build."""
     folder = CACHE / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
