@@ -248,7 +248,7 @@ def test_a_brokers_hours_are_described_and_read_only() -> None:
     assert shown["log.roll.hours"] == ("168", CONFIG_SOURCE_DEFAULT, True)
 
 
-async def test_a_created_topic_is_told_when_the_brokers_own_image_has_it() -> None:
+async def test_a_created_topic_is_answered_when_the_brokers_own_image_has_it() -> None:
     """A client that creates and then produces through the same broker must not race with the metadata log."""
     metadata = Metadata(broker(1), *topic())
     new = b"n" * 16

@@ -67,7 +67,7 @@ async def test_controllers_that_come_later_are_waited_for(quorum: Quorum) -> Non
     assert await finding == A
 
 
-async def test_a_broker_that_knows_its_cluster_is_told_of_another_one(quorum: Quorum) -> None:
+async def test_a_broker_that_knows_its_cluster_refuses_another_one(quorum: Quorum) -> None:
     await quorum.start(101, B)
     with pytest.raises(UsageError, match=f"controller 101 belongs to cluster '{B}', and this broker to another cluster, '{A}'"):
         await quorum.find(known=A)
@@ -103,7 +103,7 @@ async def test_a_silent_controller_holds_up_no_other(quorum: Quorum) -> None:
             assert await quorum.find() == A
 
 
-async def test_waiting_is_told_once_a_minute(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_is_logged_once_a_minute(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_handshakes, "FIRST_NOTICE_MS", 20)
     monkeypatch.setattr(peer_handshakes, "RETRY_MS_MAX", 20)
     with capture_logs() as lines, pytest.raises(UsageError):

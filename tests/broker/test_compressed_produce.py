@@ -125,7 +125,7 @@ def test_a_batch_in_the_codec_of_its_topic_is_not_compressed_again() -> None:
     assert b"".join(leader.p.log.read(0, 1 << 20, 1).buffers)[v2.CRC_POS :] == payload
 
 
-def test_a_compressed_anew_batch_keeps_its_producer_and_a_retry_is_recognised() -> None:
+def test_a_recompressed_batch_keeps_its_producer_and_a_retry_is_recognised() -> None:
     thread = HeldThread()
     _, leader = one(thread, compression_type="lz4")
 

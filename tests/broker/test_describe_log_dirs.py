@@ -60,7 +60,7 @@ def test_a_failed_log_directory_is_an_error_without_replicas() -> None:
     assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
 
 
-def test_the_size_of_a_disk_is_told_if_it_is_known() -> None:
+def test_the_size_of_a_disk_is_returned_if_it_is_known() -> None:
     """A disk in memory has no known size."""
 
     class SizedFiles(MemoryFiles):

@@ -324,7 +324,7 @@ def test_to_forget_partitions_are_not_answered_any_more() -> None:
     assert leader.p.consumers == {}
 
 
-def test_a_partition_in_error_is_told_until_it_is_forgotten() -> None:
+def test_a_partition_in_error_is_answered_until_it_is_forgotten() -> None:
     _, leader = world_of(1)
     fetcher = Fetcher(leader)
     unknown = (b"no-such-topic-id", 0)
@@ -395,7 +395,7 @@ def test_a_parked_session_is_answered_when_the_epoch_of_a_partition_changes() ->
     assert fetched(parked)[P].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_evicted_sessions_are_told_and_no_partition_falls_silently_out() -> None:
+def test_evicted_sessions_get_an_error_and_skip_no_record() -> None:
     """S30: five fetchers share two slots. Each one is served, or has to begin a new session (KAFKA-8052)."""
     world = ReplicaWorld(config=ReplicaConfig(max_incremental_fetch_session_cache_slots=2))
     world.topic(partitions=1, replicas=(1,))

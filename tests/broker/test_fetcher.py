@@ -355,7 +355,7 @@ def test_a_fence_for_an_epoch_that_we_left_meanwhile_is_only_a_delay() -> None:
     assert link.core.next_due() is not None
 
 
-def test_a_disk_that_fails_takes_the_partition_out_and_is_told() -> None:
+def test_a_disk_that_fails_is_reported_and_takes_the_partition_out() -> None:
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2))
     link = Link(world, 2, 1)

@@ -67,7 +67,7 @@ def test_a_steady_state_writes_nothing() -> None:
     assert lines == []
 
 
-def test_a_delta_with_very_many_partitions_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delta_with_very_many_partitions_is_logged_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each of ten thousand partitions would block the event loop for half a second."""
     monkeypatch.setattr("strandline.broker.metadata_applier.ROLE_LINES_MAX", 0)
     world = ReplicaWorld()

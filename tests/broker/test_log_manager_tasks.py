@@ -197,7 +197,7 @@ async def test_the_checkpoint_names_flushed_segments(disk: Disk) -> None:
     assert log.recovery_point == 1
 
 
-async def test_a_disk_error_on_the_thread_is_told(disk: Disk) -> None:
+async def test_a_disk_error_on_the_thread_is_reported(disk: Disk) -> None:
     log = disk.log("rolled", b"r" * 16)
     append(log)
     log.roll(NOW_MS)
@@ -208,7 +208,7 @@ async def test_a_disk_error_on_the_thread_is_told(disk: Disk) -> None:
     assert log.recovery_point == 0
 
 
-async def test_a_disk_error_in_a_later_turn_is_told_too(disk: Disk) -> None:
+async def test_a_disk_error_in_a_later_turn_is_reported(disk: Disk) -> None:
     """With many logs, only the first ones are flushed in the timer's own iteration. If the disk failed at a later one and no
     error was reported, the broker would refuse every write and still stay the leader."""
     partitions = {n: SimpleNamespace(log=disk.log(f"t{n}", bytes([n]) * 16)) for n in range(100, 100 + LOGS_PER_TURN + 1)}

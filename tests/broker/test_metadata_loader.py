@@ -236,7 +236,7 @@ def test_a_partition_that_cannot_be_handled_ends_the_broker_first(as_snapshot: b
     assert o.image.topic("orders") is None
 
 
-async def test_a_bug_in_following_the_metadata_ends_the_broker_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_following_the_metadata_is_reported_and_ends_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the task ended silently, the broker would send heartbeats, and act on old metadata, for ever."""
     fatal: list[StrandlineError] = []
     follower = MetadataLoader(broker_id=1, cluster_id="c1", voters=[Voter(101, "h", 1)], on_fatal=fatal.append)

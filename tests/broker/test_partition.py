@@ -213,7 +213,7 @@ def test_a_refused_expansion_in_doubt_is_withdrawn_by_a_proposal() -> None:
     assert leader.hw == 10
 
 
-def test_the_taking_back_is_repeated_until_it_is_decided() -> None:
+def test_the_withdrawal_is_repeated_until_it_is_decided() -> None:
     world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)

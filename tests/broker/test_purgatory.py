@@ -143,7 +143,7 @@ def test_covered_waiters_complete_in_the_order_of_their_offsets() -> None:
     assert len(waiters) == 1
 
 
-def test_a_retry_that_needs_an_earlier_offset_is_told_earlier() -> None:
+def test_a_retry_that_needs_an_earlier_offset_completes_earlier() -> None:
     completed: list[str] = []
     waiters = WatermarkWatchers()
     for name, required in [("new", 9), ("newer", 12), ("retry", 5)]:

@@ -264,19 +264,19 @@ def test_high_watermark_does_not_end_the_wait_of_a_follower_without_readers() ->
     assert not commit_one(world, link).is_answered
 
 
-def test_reader_is_told_to_the_leader_in_one_more_fetch_behind_the_parked_one() -> None:
+def test_reader_is_reported_to_the_leader_in_one_more_fetch_behind_the_parked_one() -> None:
     world, link, _ = followed(rack="")
     plan, parked = link.ask() or pytest.fail("nothing to fetch")
     world[2].fetch(want(0, epoch=1), rack_id="b", max_wait_ms=5000, session_epoch=0)
     assert world[2].fetchers.read == [P]
     assert link.core.on_reader(P)
-    (told, _) = link.ask() or pytest.fail("the leader is not told")
-    assert [item.readers_high_watermark for item in told.request.partitions] == [0]
+    (planned, _) = link.ask() or pytest.fail("the leader is not notified")
+    assert [item.readers_high_watermark for item in planned.request.partitions] == [0]
     link.deliver(plan, parked)
     assert not link.core.on_reader(P), "it knows already"
 
 
-def test_reader_that_has_gone_at_once_is_told_to_the_leader_once() -> None:
+def test_reader_that_has_gone_at_once_is_reported_to_the_leader_once() -> None:
     """A client without sessions that does not wait is gone before the next fetch is planned. If the follower named its position
     again for each of that client's fetches, each response of the leader would be out of date, and the follower would never get
     the high watermark."""
@@ -284,8 +284,8 @@ def test_reader_that_has_gone_at_once_is_told_to_the_leader_once() -> None:
     parked_fetch(link)
     world[2].fetch(want(0, epoch=1), rack_id="b")
     assert link.core.on_reader(P)
-    (told, _) = link.ask() or pytest.fail("the leader is not told")
-    assert [item.readers_high_watermark for item in told.request.partitions] == [0]
+    (planned, _) = link.ask() or pytest.fail("the leader is not notified")
+    assert [item.readers_high_watermark for item in planned.request.partitions] == [0]
     world[2].fetch(want(0, epoch=1), rack_id="b")
     assert not link.core.on_reader(P), "it knows already"
 
@@ -297,8 +297,8 @@ def test_follower_whose_readers_have_gone_says_so_with_its_next_position() -> No
     assert consumer.is_answered
     world[1].produce("x", acks=1)
     link.deliver(plan, request)
-    (told, _) = link.ask() or pytest.fail("nothing to fetch")
-    assert [item.readers_high_watermark for item in told.request.partitions] == [-1]
+    (planned, _) = link.ask() or pytest.fail("nothing to fetch")
+    assert [item.readers_high_watermark for item in planned.request.partitions] == [-1]
 
 
 def test_stale_position_of_a_follower_with_readers_makes_no_answer() -> None:
@@ -337,7 +337,7 @@ def test_high_watermark_ends_the_wait_of_a_follower_with_readers_and_without_a_s
     assert fetched(parked)[P].high_watermark == 1
 
 
-def test_high_watermark_that_a_follower_has_missed_is_told_at_once() -> None:
+def test_high_watermark_that_a_follower_has_missed_is_sent_at_once() -> None:
     """The high watermark has moved between two fetches of a follower without a session."""
     world, link = without_session(rack="b")
     commit_one(world, link)

@@ -71,9 +71,9 @@ async def test_keys_come_with_value_source_and_synonyms(data_cluster: ThreadedCl
 async def test_documentation_comes_if_it_is_wanted(data_cluster: ThreadedCluster) -> None:
     name = new_topic(data_cluster)
     async with at(data_cluster) as wire:
-        (told,) = (await describe(wire, 4, TOPIC, name, ["retention.ms"], include_documentation=True)).configs
+        (config,) = (await describe(wire, 4, TOPIC, name, ["retention.ms"], include_documentation=True)).configs
         (silent,) = (await describe(wire, 4, TOPIC, name, ["retention.ms"])).configs
-    assert told.documentation
+    assert config.documentation
     assert silent.documentation is None
 
 

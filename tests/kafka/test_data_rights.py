@@ -213,6 +213,6 @@ def test_resources_with_a_configuration_are_listed_for_those_who_may_see_the_clu
     assert caught.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_operations_on_the_cluster_are_told_to_those_who_may_describe_it() -> None:
+def test_operations_on_the_cluster_are_returned_to_principals_that_may_describe_it() -> None:
     call = read(s.ALTER, DESCRIBE_CLUSTER, 0, {"include_cluster_authorized_operations": True})
     assert (cluster_operations(call, is_asked=True), cluster_operations(call, is_asked=False)) == (0, -(2**31))

@@ -157,7 +157,7 @@ async def test_group_and_one_that_does_not_exist_are_described(groups_cluster: C
         assert missing.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE)
 
 
-def test_members_of_a_group_that_loads_are_not_told() -> None:
+def test_members_of_a_group_that_loads_get_no_error_that_ends_them() -> None:
     """Java's consumers treat COORDINATOR_LOAD_IN_PROGRESS as a fatal error here."""
     refused = {api.key: api.refused for api in classic_groups.APIS}
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

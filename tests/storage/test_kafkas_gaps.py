@@ -61,7 +61,7 @@ def test_recovery_keeps_the_batches_after_a_gap(name: str) -> None:
     assert not [line for line in lines if line["event"] == "log.tail_cut_in_recovery"]
 
 
-def test_reader_is_told_of_the_gap() -> None:
+def test_read_logs_the_gap() -> None:
     _, log = copied((0, [data(0), data(5), data(6)]), (7, [data(7)]), clean=True)
     assert log.corrupt_at is None, "an orderly start reads the last segment only"
     log.update_high_watermark(8)

@@ -282,8 +282,8 @@ class ConsumerWorld:
 
     def check(self, expected: str) -> None:
         """Compare what has happened since the last check."""
-        told, self.story = "\n".join(self.story), []
-        assert told == textwrap.dedent(expected).strip()
+        story, self.story = "\n".join(self.story), []
+        assert story == textwrap.dedent(expected).strip()
 
     def forget(self) -> None:
         """Drop the story so far, so that the next check does not compare it."""

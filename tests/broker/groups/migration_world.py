@@ -303,8 +303,8 @@ class MigrationWorld(ConsumerWorld):
     # -- text ---------------------------------------------------------------------------------------------------------
 
     def check(self, expected: str) -> None:
-        told, self.story = "\n".join(self.story), []
-        assert self._labelled(told) == textwrap.dedent(expected).strip()
+        story, self.story = "\n".join(self.story), []
+        assert self._labelled(story) == textwrap.dedent(expected).strip()
 
     def _labelled(self, text: str) -> str:
         for member_id in sorted(self.labels, key=len, reverse=True):

@@ -36,7 +36,7 @@ def test_a_leader_that_returns_skips_the_assignment() -> None:
     """)
 
 
-def test_a_leader_of_an_old_version_is_not_told_that_it_leads() -> None:
+def test_a_returning_leader_of_an_old_version_gets_another_leaders_id() -> None:
     """Old versions have no `skip_assignment`: a client that found itself the leader would assign again."""
     check("""
         > A B are stable static

@@ -141,7 +141,7 @@ def test_end_of_the_leadership_hands_back_all_that_wait() -> None:
     assert [asker.answers for asker in askers] == [[], []]
 
 
-def test_member_that_does_not_wait_is_told_the_interval() -> None:
+def test_member_that_does_not_wait_gets_the_interval() -> None:
     """Clients of Kafka's protocol do not wait."""
     world = shared_by_two()
     answer = world.beat("A")

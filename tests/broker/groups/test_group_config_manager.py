@@ -15,7 +15,7 @@ from strandline.protocol.messages.groups import ConsumerGroupHeartbeatResponse
 DEFAULT = GroupSettings(9000, 3000, 500)
 
 
-def told(answer: object) -> tuple[int, int]:
+def settings_in(answer: object) -> tuple[int, int]:
     """Session timeout and heartbeat interval in the answer to a member."""
     assert isinstance(answer, ConsumerGroupHeartbeatResponse)
     return answer.session_timeout_ms, answer.heartbeat_interval_ms
@@ -23,13 +23,13 @@ def told(answer: object) -> tuple[int, int]:
 
 def test_the_next_heartbeat_has_the_new_session_and_interval() -> None:
     world = ConsumerWorld(orders=1)
-    assert told(world.join("A", "orders")) == (9000, 3000)
+    assert settings_in(world.join("A", "orders")) == (9000, 3000)
     world.configure(session_timeout_ms=50_000, heartbeat_interval_ms=10_000)
-    assert told(world.beat("A")) == (50_000, 10_000)
+    assert settings_in(world.beat("A")) == (50_000, 10_000)
     world.pass_time(49)
     assert list(world.group.members) == ["A"]
     world.configure(session_timeout_ms=None, heartbeat_interval_ms=None)
-    assert told(world.beat("A")) == (9000, 3000)
+    assert settings_in(world.beat("A")) == (9000, 3000)
     world.pass_time(9.1)
     assert not world.groups.get(GROUP) or not world.group.members
 
@@ -37,7 +37,7 @@ def test_the_next_heartbeat_has_the_new_session_and_interval() -> None:
 def test_other_groups_keep_the_brokers_values() -> None:
     world = ConsumerWorld(orders=1)
     world.configure(group="another", session_timeout_ms=50_000)
-    assert told(world.join("A", "orders")) == (9000, 3000)
+    assert settings_in(world.join("A", "orders")) == (9000, 3000)
 
 
 def test_sessions_that_begin_at_a_new_coordinator_have_the_groups_length() -> None:
@@ -59,7 +59,7 @@ def test_a_member_that_waits_is_answered_after_the_groups_interval() -> None:
     world.pass_time(9.9)
     assert not asker.answers
     world.pass_time(0.2)
-    assert [told(answer) for answer in asker.answers] == [(50_000, 10_000)]
+    assert [settings_in(answer) for answer in asker.answers] == [(50_000, 10_000)]
 
 
 def test_a_groups_assignment_is_computed_at_most_once_in_its_interval() -> None:
@@ -101,7 +101,7 @@ def shortened() -> ConsumerWorld:
     return world
 
 
-def test_a_member_that_is_cut_off_keeps_the_session_that_it_was_told() -> None:
+def test_a_member_that_is_cut_off_keeps_the_session_that_it_received() -> None:
     """As in Kafka: only the next heartbeat begins a session of the new length."""
     world = shortened()
     world.pass_time(49)
@@ -115,7 +115,7 @@ def test_a_shorter_session_waits_until_the_member_knows_it() -> None:
     member must not get them before that."""
     world = shortened()
     world.pass_time(3)
-    assert told(world.beat("A")) == (9000, 3000)  # the answer is lost
+    assert settings_in(world.beat("A")) == (9000, 3000)  # the answer is lost
     world.pass_time(46)
     assert list(world.group.members) == ["A"]
     world.pass_time(1.1)
@@ -146,7 +146,7 @@ def test_a_heartbeat_after_a_lost_answer_shortens_nothing() -> None:
     assert not world.group.members
 
 
-def test_a_session_that_is_shortened_twice_lasts_as_long_as_the_member_was_told() -> None:
+def test_a_session_that_is_shortened_twice_lasts_as_long_as_the_member_knows() -> None:
     world = shortened()
     world.configure(session_timeout_ms=20_000)
     world.beat("A")
@@ -166,7 +166,7 @@ def test_a_member_that_joins_again_owns_nothing_and_has_the_new_session_at_once(
     assert not world.group.members
 
 
-def test_a_new_coordinator_keeps_the_sessions_that_the_earlier_one_told() -> None:
+def test_a_new_coordinator_keeps_the_sessions_that_the_earlier_one_sent() -> None:
     """The coordinator moves before the member has received the shorter session."""
     world = shortened()
     world.pass_time(3)
@@ -177,7 +177,7 @@ def test_a_new_coordinator_keeps_the_sessions_that_the_earlier_one_told() -> Non
     assert not world.group.members
 
 
-def test_a_new_coordinator_forgets_what_was_told_too_long_ago() -> None:
+def test_a_new_coordinator_forgets_sessions_that_were_sent_too_long_ago() -> None:
     world = shortened()
     world.pass_time(3)
     world.beat("A")

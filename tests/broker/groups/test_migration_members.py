@@ -444,7 +444,7 @@ def test_heartbeats_keep_the_session_that_the_member_asked_for() -> None:
     assert list(world.group.members) == ["N"]
 
 
-def test_a_heartbeat_that_is_told_to_join_keeps_the_session() -> None:
+def test_a_heartbeat_answered_with_a_rebalance_keeps_the_session() -> None:
     world = with_c(group_consumer_session_timeout_ms=3_600_000)
     world.join("M", "orders")
     world.pass_time(9.9)
@@ -453,7 +453,7 @@ def test_a_heartbeat_that_is_told_to_join_keeps_the_session() -> None:
     assert len(world.group.members) == 3
 
 
-def test_a_member_that_was_told_to_join_has_its_rebalance_timeout() -> None:
+def test_a_member_has_its_rebalance_timeout_to_join() -> None:
     """A second REBALANCE_IN_PROGRESS does not extend it, because another member may be waiting for the partitions."""
     world = with_c(group_consumer_session_timeout_ms=3_600_000)
     world.processes["C"].rebalance_timeout_ms = 20_000
@@ -468,7 +468,7 @@ def test_a_member_that_was_told_to_join_has_its_rebalance_timeout() -> None:
     assert list(world.group.members) == ["N", "M"]
 
 
-def test_a_sync_that_is_told_to_join_has_the_same_time() -> None:
+def test_a_sync_answered_with_a_rebalance_has_the_same_time() -> None:
     world = with_c(group_consumer_session_timeout_ms=3_600_000)
     world.process("C").session_timeout_ms = 300_000
     world.classic_join("C")

@@ -111,7 +111,7 @@ async def test_second_producer_waits_until_the_transaction_of_the_first_is_abort
     assert late.answer.error_code == ErrorCode.PRODUCER_FENCED
 
 
-async def test_asker_that_waits_is_told_when_the_leadership_ends() -> None:
+async def test_asker_that_waits_is_refused_when_the_leadership_ends() -> None:
     world = TransactionWorld()
     producer = await world.began()
     await world.first.end(producer)

@@ -132,7 +132,7 @@ def test_producer_that_takes_over_aborts_the_transaction_first() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_fenced_producer_is_told_so_also_before_its_successor_has_begun(commit: bool) -> None:
+def test_producer_is_fenced_also_before_its_successor_has_begun(commit: bool) -> None:
     """Kafka takes its request for a retry of the abort, and returns the epoch of the abort."""
     world = World()
     old = world.init()
