@@ -27,6 +27,8 @@ from strandline.controller.request_limits import check_amount
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.admin import (
+    SAFE_DOWNGRADE,
+    UNSAFE_DOWNGRADE,
     UPGRADE,
     FeatureUpdate,
     UpdatableFeatureResult,
@@ -35,6 +37,8 @@ from strandline.protocol.messages.admin import (
 )
 
 Refusal = tuple[ErrorCode, str]
+
+_UPGRADE_TYPES = (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE)
 
 
 @dataclass(slots=True)
@@ -59,9 +63,10 @@ def needs_answers(image: MetadataImage, own: Levels, request: UpdateFeaturesRequ
 def update_features(
     image: MetadataImage, own: Levels, voter_ids: Sequence[int], answers: NodeLevels, request: UpdateFeaturesRequest
 ) -> Decision[UpdateFeaturesResponse]:
-    """Set the features to the requested levels. The reply has an error per feature: INVALID_UPDATE_VERSION if the feature is not
-    known, the level would be lowered or a node does not support it; FEATURE_UPDATE_FAILED if the range of a node is not known;
-    INVALID_REQUEST if the request names a feature twice. Raises BrokerError POLICY_VIOLATION for too many features."""
+    """Set the features to the requested levels. The reply has an error per feature: INVALID_UPDATE_VERSION if the feature or the
+    upgrade type is not known, the level would be lowered or a node does not support it; FEATURE_UPDATE_FAILED if the range of a
+    node is not known; INVALID_REQUEST if the request names a feature twice. Raises BrokerError POLICY_VIOLATION for too many
+    features."""
     check_amount(len(request.feature_updates), "update", "features")
     decision = Decision(UpdateFeaturesResponse(0, None, []))
     seen: dict[str, None] = {}
@@ -99,13 +104,15 @@ def refusal_by_image(image: MetadataImage, own: Levels, update: FeatureUpdate) -
     """The error of an update that this controller refuses without asking any other node."""
     level, current = update.max_version_level, image.feature_level
     text = None
-    if update.feature != METADATA_VERSION:
+    if update.upgrade_type not in _UPGRADE_TYPES:
+        text = f"the upgrade type {update.upgrade_type} is not 1 (upgrade), 2 (safe downgrade) or 3 (unsafe downgrade)"
+    elif update.feature != METADATA_VERSION:
         text = f"there is no feature {update.feature!r}; there is {METADATA_VERSION}"
     elif level < current:
         reason = f"level {level} may not have all records of the metadata"
         text = f"{METADATA_VERSION} cannot be lowered from {current} to {level}: {reason}"
     elif level > current and update.upgrade_type != UPGRADE:
-        text = f"{METADATA_VERSION} {level} is above the level {current} of the cluster: this is not a downgrade"
+        text = f"the request asks for a downgrade, but level {level} is above the cluster's level {current}"
     elif not own.include(level):
         text = f"this controller supports {METADATA_VERSION} {own}, not {level}"
     return None if text is None else (ErrorCode.INVALID_UPDATE_VERSION, text)

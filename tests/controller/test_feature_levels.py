@@ -354,7 +354,12 @@ def test_a_broker_that_registers_after_the_questions_prevents_the_upgrade() -> N
         (FeatureUpdate(METADATA_VERSION, 0, UNSAFE_DOWNGRADE), "cannot be lowered from 2 to 0"),
         (FeatureUpdate(METADATA_VERSION, -1), "cannot be lowered from 2 to -1"),
         (FeatureUpdate(METADATA_VERSION, 3), "this controller supports metadata.version 0 to 2, not 3"),
-        (FeatureUpdate(METADATA_VERSION, 3, SAFE_DOWNGRADE), "this is not a downgrade"),
+        (FeatureUpdate(METADATA_VERSION, 3, SAFE_DOWNGRADE), "asks for a downgrade, but level 3 is above the cluster's level 2"),
+        (
+            FeatureUpdate(METADATA_VERSION, 3, 9),
+            "the upgrade type 9 is not 1 (upgrade), 2 (safe downgrade) or 3 (unsafe downgrade)",
+        ),
+        (FeatureUpdate(METADATA_VERSION, 2, 0), "the upgrade type 0 is not 1 (upgrade)"),
         (FeatureUpdate("group.version", 1), "there is no feature 'group.version'"),
     ],
     ids=repr,
