@@ -51,10 +51,17 @@ class Plan:
         return str(self.asked["to"])
 
     def producer_name(self, partition: int) -> str:
-        return f"{self.prefix}{partition}"
+        return f"{self._prefix}{partition}"
+
+    def partition_of(self, producer_name: str) -> int | None:
+        """The partition of the source that this producer name is for; None for a name of another replay, which may begin with
+        the name of this one."""
+        partition = producer_name.removeprefix(self._prefix)
+        is_ours = producer_name.startswith(self._prefix) and partition.isascii() and partition.isdecimal()
+        return int(partition) if is_ours else None
 
     @property
-    def prefix(self) -> str:
+    def _prefix(self) -> str:
         return f"replay/{self.name}/"
 
     def target_partition(self, partition: int, key: bytes | None) -> int:

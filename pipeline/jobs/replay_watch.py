@@ -26,8 +26,7 @@ async def rows_written(client: Mapping[str, Any], plan: Plan) -> dict[int, int]:
     rows: dict[int, int] = {}
     for answer in answers.values():
         for producer in answer.producers:
-            if producer.name is not None and producer.name.startswith(plan.prefix):
-                partition = int(producer.name.removeprefix(plan.prefix))
+            if producer.name is not None and (partition := plan.partition_of(producer.name)) is not None:
                 rows[partition] = rows.get(partition, 0) + producer.last_sequence + 1
     return rows
 

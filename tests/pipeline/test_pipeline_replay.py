@@ -124,12 +124,14 @@ def test_shares_of_all_tasks_add_up_to_the_limit() -> None:
 
 
 def test_progress_is_the_number_of_rows_in_the_target(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of earlier runs count, and rows of other producers do not."""
+    """Rows of earlier runs count, and rows of other producers do not. The name of another replay may begin with that of this
+    one."""
     monkeypatch.setattr(replay_watch, "REPORT_EVERY_S", 0.01)
     plan = replace(PLAN, asked={**PLAN.asked, "to": log.create_topic(partitions=PLAN.count)})
+    other = replace(plan, name=f"{plan.name}/second").producer_name(0)
 
     async def write() -> None:
-        for name, count in ((plan.producer_name(0), 4), (plan.producer_name(1), 3), ("another", 9)):
+        for name, count in ((plan.producer_name(0), 4), (plan.producer_name(1), 3), ("another", 9), (other, 9)):
             async with log.cluster.producer(producer_name=name) as producer:
                 for number in range(count):
                     await producer.send_and_wait(plan.to, b"v", partition=number % plan.count)
