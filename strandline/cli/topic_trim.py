@@ -39,6 +39,8 @@ class Plan:
     """Partition -> the first offset that stays. -1: the end of the log, which is not known because the leader did not answer."""
     records: int
     """The number of records below these offsets, in the partitions whose leaders answered."""
+    silent: int = 0
+    """The number of partitions whose leaders did not answer."""
 
 
 def trim(
@@ -87,13 +89,21 @@ async def _plan(bootstrap: str, topic: str, partitions: list[int] | None, offset
         first_kept = plan.before[tp] = ends.get(tp, -1) if offset < 0 else offset
         if tp in starts and tp in ends:
             plan.records += max(0, min(first_kept, ends[tp]) - starts[tp])
+        else:
+            plan.silent += 1
     return plan
 
 
 def _question(topic: str, plan: Plan) -> str:
-    records = f"{plan.records} record{'' if plan.records == 1 else 's'}"
-    count = len(plan.before)
-    return f"This deletes {records} of {topic} in {count} partition{'' if count == 1 else 's'}, for good."
+    where = f"of {topic} in {_count(len(plan.before), 'partition')}, for good"
+    if not plan.silent:
+        return f"This deletes {_count(plan.records, 'record')} {where}."
+    silent = _count(plan.silent, "leader")
+    return f"This deletes at least {_count(plan.records, 'record')} {where} ({silent} did not answer)."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 async def _delete(bootstrap: str, plan: Plan) -> dict[TopicPartition, DeletedRecords]:

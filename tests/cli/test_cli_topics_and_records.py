@@ -12,6 +12,8 @@ from cli_world import Outcome, Up, one_sentence, run, wait_until
 from terminal import at_a_terminal
 
 from strandline import Producer
+from strandline.cli.topic_trim import _plan, _question
+from strandline.client import OffsetAndTimestamp, PartitionDescription, TopicDescription, TopicPartition
 
 pytestmark = pytest.mark.processes
 
@@ -99,6 +101,47 @@ def test_trim_with_wrong_arguments_deletes_nothing(
     assert refused.code == 2
     assert reason in one_sentence(refused)
     assert _starts(call, topic) == [0, 0, 0]
+
+
+class SilentAdmin:
+    """A topic with these partitions, whose logs have the offsets 1 to 4; the leaders of `silent` do not answer."""
+
+    def __init__(self, partitions: int, silent: set[int]) -> None:
+        self.partitions = partitions
+        self.silent = silent
+
+    async def __aenter__(self) -> SilentAdmin:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def describe_topics(self, names: list[str]) -> list[TopicDescription]:
+        partitions = [PartitionDescription(p, 1, 0, 0, (1,), (1,), (), ()) for p in range(self.partitions)]
+        return [TopicDescription(names[0], b"", partitions)]
+
+    async def list_offsets(
+        self, wanted: dict[TopicPartition, int], *, timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        offsets = {-2: 1, -1: 5}
+        return {tp: OffsetAndTimestamp(offsets[at], -1) for tp, at in wanted.items() if tp.partition not in self.silent}
+
+
+@pytest.mark.parametrize(
+    ("before", "partitions", "silent", "says"),
+    [
+        (2, 1, set(), "This deletes 1 record of orders in 1 partition, for good."),
+        (-1, 2, set(), "This deletes 8 records of orders in 2 partitions, for good."),
+        (-1, 2, {1}, "This deletes at least 4 records of orders in 2 partitions, for good (1 leader did not answer)."),
+        (-1, 2, {0, 1}, "This deletes at least 0 records of orders in 2 partitions, for good (2 leaders did not answer)."),
+    ],
+)
+async def test_question_counts_the_leaders_that_did_not_answer(
+    monkeypatch: pytest.MonkeyPatch, before: int, partitions: int, silent: set[int], says: str
+) -> None:
+    """Their records are deleted, too, if they answer when the command is confirmed."""
+    monkeypatch.setattr("strandline.client.Admin", lambda **_: SilentAdmin(partitions, silent))
+    assert _question("orders", await _plan("h:1", "orders", None, before)) == says
 
 
 @pytest.mark.parametrize(("key", "code", "left"), [("n", 1, ["a", "b", "late"]), ("y", 0, ["late"])])
