@@ -248,7 +248,7 @@ def _add_spans_and_marks(timeline: ClusterTimeline, facts: Iterable[Fact]) -> No
 
 _MARKS = {
     "node.started": "process started",
-    "node.stopping": "process was asked to stop",
+    "node.stopping": "process is stopping",
     "node.failed": "process failed",
     "broker.pause_detected": "process was paused",
 }

@@ -66,7 +66,7 @@ def nodes(found: Replication) -> str:
         )
     states = [state for state in NODE_COLOURS if any(span.state == state for span in found.spans)]
     keys = [(NODE_COLOURS[state], NODE_WORDS[state]) for state in states]
-    words = "A triangle marks a process that started, was asked to stop, failed, or was paused."
+    words = "A triangle marks a process that started, was stopping, failed, or was paused."
     return section("Nodes", words, draw.svg(bottom + 22, parts, "nodes over time"), draw.legend(keys))
 
 
