@@ -1,8 +1,9 @@
 """The admin client's calls about topics: create, delete, grow, describe.
 
 A call that creates something returns when the brokers know it, so that the next call finds it. Because a response may be lost and
-the request repeated, "exists already" counts as success for a repeated attempt to create a topic, and "does not exist" for a
-repeated attempt to delete one.
+the request repeated, "exists already" counts as success for a repeated attempt to create a topic, "does not exist" for a repeated
+attempt to delete one, and "has as many partitions already" for a repeated attempt to add partitions if their number is the wanted
+one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from strandline.client.admin.requests import RETRY_S, check_code
 from strandline.client.admin.topic_descriptions import TopicDescriptions
 from strandline.client.admin_types import NewTopic, TopicDescription
 from strandline.client.arguments import checked_list, checked_name, checked_names
-from strandline.client.errors import RequestTimeout
+from strandline.client.errors import RequestFailed, RequestTimeout
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages import admin as messages
@@ -41,7 +42,8 @@ class TopicCalls(TopicDescriptions):
         def check(response: messages.CreateTopicsResponse, is_retry: bool) -> None:
             for result in response.topics:
                 # If the response to an earlier attempt was lost, the topic exists because of that attempt.
-                if not is_retry or result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                is_done = is_retry and not validate_only and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+                if not is_done:
                     check_code(result.error_code, result.error_message, "CreateTopics", topic=result.name)
 
         deadline = self._deadline(timeout_ms)
@@ -94,19 +96,35 @@ class TopicCalls(TopicDescriptions):
         added = None if assignments is None else [list(replicas) for replicas in assignments]
         item = messages.CreatePartitionsTopic(checked_name(topic), total_count, added)
         request = messages.CreatePartitionsRequest([item], round(timeout_ms), validate_only)
+        refusal: RequestFailed | None = None  # of a repeated attempt: an earlier one may have added the partitions
 
         def check(response: messages.CreatePartitionsResponse, is_retry: bool) -> None:
+            nonlocal refusal
             for result in response.results:
-                check_code(result.error_code, result.error_message, "CreatePartitions", topic=result.name)
+                try:
+                    check_code(result.error_code, result.error_message, "CreatePartitions", topic=result.name)
+                except RequestFailed as e:
+                    if validate_only or not is_retry or e.code != ErrorCode.INVALID_PARTITIONS:
+                        raise
+                    refusal = e
 
         deadline = self._deadline(timeout_ms)
         await self._ask(apis.CREATE_PARTITIONS, request, messages.CreatePartitionsResponse, check, deadline)
-        while not validate_only:
+        if not validate_only:
+            await self._wait_for_partitions(topic, total_count, deadline, refusal)
+
+    async def _wait_for_partitions(self, topic: str, count: int, deadline: float, refusal: RequestFailed | None) -> None:
+        """Wait until the brokers know `count` partitions and each has a leader. Raises `refusal` unless the topic gets exactly
+        this many."""
+        while True:
             (found,) = await self._describe([topic], deadline)
-            if len(found.partitions) >= total_count and all(p.leader_id >= 0 for p in found.partitions):
+            if refusal is not None and len(found.partitions) > count:
+                raise refusal
+            if len(found.partitions) >= count and all(p.leader_id >= 0 for p in found.partitions):
                 return
             if self._loop_time() >= deadline:
-                raise RequestTimeout("the partitions were added, but not every one has a leader yet", topic=topic)
+                text = "the partitions were added, but not every one has a leader yet"
+                raise refusal or RequestTimeout(text, topic=topic)
             await asyncio.sleep(RETRY_S)
 
     async def list_topics(self, *, timeout_ms: float = 30_000) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import traceback
+from collections.abc import AsyncIterator, Callable
 from random import Random
 
 import pytest
@@ -17,8 +18,18 @@ from strandline.client.cluster.metadata import MetadataCache
 from strandline.client.errors import NoBrokersAvailable, RequestFailed, RequestTimeout, UnknownTopic, UsageError
 from strandline.client.option_types import parse_bootstrap
 from strandline.client.options import ClientOptions
-from strandline.protocol.errors import BrokerError
-from strandline.protocol.messages.admin import MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    MetadataBroker,
+    MetadataPartition,
+    MetadataResponse,
+    MetadataTopic,
+)
+from strandline.protocol.rpc.server import ServerRequest
 
 from .scripted import ScriptedCluster
 
@@ -243,6 +254,70 @@ async def test_topics_are_created_described_and_deleted() -> None:
         with pytest.raises(UnknownTopic, match="orders"):
             await admin.describe_topics(["orders"])
         assert [broker.broker_id for broker in (await admin.describe_cluster()).brokers] == [1, 2, 3]
+
+
+def losing_first_response(handle: Callable[[ServerRequest], None]) -> Callable[[ServerRequest], None]:
+    """Handles requests; the response to the first one is lost with its connection."""
+    is_first = True
+
+    def lossy(request: ServerRequest) -> None:
+        nonlocal is_first
+        if is_first:
+            request.connection.close()
+        is_first = False
+        handle(request)
+
+    return lossy
+
+
+@pytest.fixture
+async def growing() -> AsyncIterator[ScriptedCluster]:
+    """A cluster that loses the response to the first request to add partitions to the topic "orders"."""
+    cluster = ScriptedCluster(1)
+    cluster.create("orders")
+
+    def grow(request: ServerRequest) -> None:
+        assert isinstance(request.body, CreatePartitionsRequest)
+        (asked,) = request.body.topics
+        present = len([key for key in cluster.partitions if key[0] == cluster.topics[asked.name]])
+        if asked.count > present and not request.body.validate_only:
+            cluster.create(asked.name, asked.count)
+        code = ErrorCode.NONE if asked.count > present else ErrorCode.INVALID_PARTITIONS
+        request.reply(CreatePartitionsResponse([CreatePartitionsTopicResult(asked.name, code)]))
+
+    cluster.more_handlers = lambda broker: {apis.CREATE_PARTITIONS: losing_first_response(grow)}
+    async with cluster:
+        yield cluster
+
+
+async def test_partitions_are_added_although_the_response_was_lost(growing: ScriptedCluster) -> None:
+    """The controller rejects the repeated request, because the topic has that many partitions already."""
+    async with Admin(bootstrap_servers=growing.bootstrap) as admin:
+        await admin.create_partitions("orders", 3)
+        (orders,) = await admin.describe_topics(["orders"])
+        assert len(orders.partitions) == 3
+        with pytest.raises(RequestFailed, match="INVALID_PARTITIONS"):
+            await admin.create_partitions("orders", 3)
+
+
+@pytest.mark.parametrize(("count", "validate_only"), [(2, False), (4, True)])
+async def test_repeated_request_for_partitions_does_not_hide_a_refusal(
+    growing: ScriptedCluster, count: int, validate_only: bool
+) -> None:
+    growing.create("orders", 4)
+    async with Admin(bootstrap_servers=growing.bootstrap) as admin:
+        with pytest.raises(RequestFailed, match="INVALID_PARTITIONS"):
+            await admin.create_partitions("orders", count, validate_only=validate_only)
+
+
+async def test_repeated_check_of_a_new_topic_finds_the_one_that_exists() -> None:
+    """A request that only checks has not created the topic."""
+    cluster = ScriptedCluster(1)
+    cluster.create("orders")
+    cluster.more_handlers = lambda broker: {apis.CREATE_TOPICS: losing_first_response(broker.create_topics)}
+    async with cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        with pytest.raises(RequestFailed, match="TOPIC_ALREADY_EXISTS"):
+            await admin.create_topics(["orders"], validate_only=True)
 
 
 async def test_an_admin_call_ends_at_its_timeout() -> None:
