@@ -205,8 +205,8 @@ _REPLICATION = (
         "string",
         None,
         "",
-        "which replica a consumer reads from: rack-aware sends one that names its rack to a replica there; without a value, "
-        "consumers read from leaders",
+        "which replica a consumer reads from. rack-aware: a consumer that names its rack reads from a replica in that rack; "
+        "without a value, consumers read from leaders",
         choices=("rack-aware", "org.apache.kafka.common.replica.RackAwareReplicaSelector"),
     ),
     ConfigKey(

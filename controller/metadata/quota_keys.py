@@ -21,8 +21,7 @@ BROKER_QUOTA_KEYS = (
         "int",
         1,
         "s",
-        "one window of byte and request quotas: the burst of a client that has just come, and the longest throttle time of "
-        "request_percentage",
+        "one window of byte and request quotas: the burst of a new client, and the longest throttle time of request_percentage",
         min=1,
     ),
 )

@@ -73,7 +73,7 @@ class AddressLimits:
             wait_s = 0.0 if rate is None else rate.wait_s(now)
             if wait_s is None:
                 self.refused += 1
-                return 0.0, "connections come faster than the limit permits, and too many wait already"
+                return 0.0, "connections are opened faster than the limit permits, and too many wait already"
             longest_s = max(longest_s, wait_s)
         self.delayed += longest_s > 0
         return longest_s, None

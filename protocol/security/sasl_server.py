@@ -73,7 +73,7 @@ class SaslSession:
         if self.state is SaslState.AUTHENTICATED:
             self._check_reauthentication(mechanism, now)
         elif self.state is not SaslState.INITIAL:
-            raise self._illegal("SaslHandshake came in the middle of an authentication")
+            raise self._illegal("SaslHandshake arrived during an authentication")
         make = self._security.mechanisms.get(mechanism)
         if make is None:
             self.state = SaslState.FAILED
@@ -89,7 +89,7 @@ class SaslSession:
         if self.state is SaslState.AUTHENTICATED:
             raise IllegalSaslState("the connection is authenticated already")
         if self._exchange is None:
-            raise self._illegal("SaslAuthenticate came before SaslHandshake")
+            raise self._illegal("SaslAuthenticate arrived before SaslHandshake")
         try:
             return self._exchange.respond(message)
         except AuthenticationError as e:
