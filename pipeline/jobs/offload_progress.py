@@ -57,8 +57,8 @@ class OffloadProgress:
 
     batches: int = 0
     records: int = 0
-    begin: Offsets = field(default_factory=dict)
-    """The first offset that this run read of each partition."""
+    begin: dict[TopicPartition, int | None] = field(default_factory=dict)
+    """The first offset that this run read of each partition; None: Spark has not reported it."""
     end: Offsets = field(default_factory=dict)
     """The offset after the last one that this run read of each partition."""
     _newest: int = -1
@@ -72,7 +72,7 @@ class OffloadProgress:
             self.batches += 1
             self.records += batch.records
             for tp, offset in batch.end.items():
-                self.begin.setdefault(tp, batch.begin.get(tp, 0))
+                self.begin.setdefault(tp, batch.begin.get(tp))
                 self.end[tp] = offset
         return new
 
@@ -88,10 +88,10 @@ class OffloadProgress:
         """The sums of this run for programs. `files` are those that the run added to a lake; None for a Delta table, whose own
         history has its files.
 
-        `partitions` has a row for each partition: `first_offset` and `last_offset`, and for a lake `records`, `files` and
-        `bytes`."""
+        `partitions` has a row for each partition: `first_offset` (None: not known) and `last_offset`, and for a lake `records`,
+        `files` and `bytes`."""
         written = None if files is None else list(files)
-        tps = sorted(tp for tp, end in self.end.items() if end > self.begin[tp])
+        tps = sorted(tp for tp, end in self.end.items() if end > (self.begin[tp] or 0))
         return {
             "records": self.records if written is None else sum(file.count for file in written),
             "batches": self.batches,

@@ -77,6 +77,16 @@ def test_table_summary_follows_spark_reports() -> None:
     ]
 
 
+def test_first_offset_of_a_new_query_is_unknown() -> None:
+    """The log may begin after offset 0, and a new checkpoint of a table that exists begins after its records."""
+    progress = OffloadProgress()
+    progress.take([FIRST, SECOND])
+    assert progress.summary(60, None)["partitions"] == [
+        {"topic": "orders", "partition": 0, "first_offset": None, "last_offset": 599},
+        {"topic": "orders", "partition": 1, "first_offset": None, "last_offset": 399},
+    ]
+
+
 def test_run_without_new_records_says_so() -> None:
     progress = OffloadProgress()
     assert progress.take([IDLE]) == []
