@@ -16,9 +16,9 @@ from strandline.client.admin_types import DeletedRecords, TopicDescription
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders
 from strandline.client.consumer.records import TopicPartition
-from strandline.client.errors import UnknownTopic, describe, no_such_partition
+from strandline.client.errors import ClientError, UnknownTopic, describe, no_such_partition
 from strandline.protocol.apis import DELETE_RECORDS
-from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, StrandlineError, to_code
+from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
 from strandline.protocol.messages.data import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResponse,
@@ -127,10 +127,11 @@ class RecordDeletion:
             self._found[tp] = result
 
     def _on_failure(self, asked: Mapping[TopicPartition, DeleteRecordsPartition], error: StrandlineError) -> None:
-        """The leader did not answer; it may have deleted the records."""
+        """The leader did not answer, and may have deleted the records; or it could not be reached (an error without a code)."""
         if not error.retriable:
             raise error
-        code = error.code if isinstance(error, BrokerError) else ErrorCode.REQUEST_TIMED_OUT
+        known = error.code if isinstance(error, ClientError) else None
+        code = ErrorCode.NETWORK_EXCEPTION if known is None else known
         self._last |= dict.fromkeys(asked, DeletedRecords(code=code, message=str(error)))
 
 

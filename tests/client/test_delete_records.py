@@ -119,6 +119,20 @@ async def test_silent_leader_is_a_timeout_of_its_partitions(cluster: ScriptedClu
     cluster.brokers[2].resume()
 
 
+@pytest.mark.parametrize("fault", ["cut", "stopped"])
+async def test_leader_that_cannot_be_reached_is_a_network_error(cluster: ScriptedCluster, admin: Admin, fault: str) -> None:
+    """A timeout would mean that the leader was silent, and may have deleted the records."""
+    broker = cluster.brokers[1]
+    assert broker.server is not None
+    if fault == "cut":
+        broker.server.handlers[apis.DELETE_RECORDS] = lambda request: request.connection.close()
+    else:
+        await broker.stop()
+    found = await admin.delete_records({P0: 2, P1: 2}, timeout_ms=500)
+    assert (found[P0].code, found[P0].low_watermark) == (ErrorCode.NETWORK_EXCEPTION, -1)
+    assert found[P1] == DeletedRecords(2)
+
+
 async def test_partition_without_leader_says_so(cluster: ScriptedCluster, admin: Admin) -> None:
     cluster.partition("orders").leader = -1
     found = await admin.delete_records({P0: 2, P1: -1}, timeout_ms=200)
