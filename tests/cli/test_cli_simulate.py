@@ -62,7 +62,7 @@ def test_a_seed_gives_the_same_run_in_another_process() -> None:
 def test_the_page_has_options_faults_and_verdict() -> None:
     outcome = run("simulate", "--seed", "3", timeout_s=120)
     assert (outcome.code, outcome.err) == (0, "")
-    for words in ("Seed 3", "What was drawn", "min.insync.replicas", "What was done", "The faults begin.", "acknowledged"):
+    for words in ("Seed 3", "Options", "min.insync.replicas", "Faults and events", "The faults begin.", "acknowledged"):
         assert words in outcome.out
     assert outcome.out.splitlines()[-1].startswith("ok: ")
 

@@ -131,7 +131,7 @@ def _start(path: Path, seed: int, scenario: str | None, hash_seed: str, before: 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Runs a seed twice, and shows where the two runs differ first.")
+    parser = argparse.ArgumentParser(description="Runs a seed twice, and shows the first difference.")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--scenario")
     parser.add_argument("--record", type=Path, help="run it once, and write its steps to this file")

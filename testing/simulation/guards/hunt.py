@@ -309,7 +309,7 @@ def _words(find: dict[str, Any]) -> str:
 
 
 def _arguments(words: Sequence[str] | None) -> Any:
-    parser = argparse.ArgumentParser(prog="guards", description="Which instrument notices that a guard is gone?")
+    parser = argparse.ArgumentParser(prog="guards", description="Finds the instruments that detect a missing guard.")
     parser.add_argument("names", nargs="*", metavar="G01", help='these, or "reach", or "table"; by default all that are left')
     parser.add_argument("--ways", nargs="+", choices=list(RUN), default=list(RUN), help="instruments (default: all)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="random seeds (default: %(default)s)")

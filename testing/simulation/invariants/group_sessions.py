@@ -121,7 +121,7 @@ def on_answer(ghosts: Ghosts, node: int, request: Any, response: Any, received_a
     since = [each for entries in told for each in entries if each[0] >= received_at]
     if since and not _fits(response, min(since)[1]):
         named = f"a session of {response.session_timeout_ms} ms and an interval of {response.heartbeat_interval_ms} ms"
-        raise _violation(node, key, f"is told {named}; in effect was {min(since)[1]}")
+        raise _violation(node, key, f"got {named}; {min(since)[1]} was in effect")
 
 
 def _fits(response: Any, settings: Settings) -> bool:

@@ -244,8 +244,8 @@ def _check_told(replica: ReplicaGhost, view: GroupView, member: tuple[str, str],
     """I36: the epoch and the assignment in a response are those that a committed record gives to the member."""
     known = [told for told in view.history.get(member, ()) if fits(told)]
     if not any(_is_committed(replica, told.at) for told in reversed(known)):
-        why = "a record that is not committed says" if known else "no record says"
-        text = f"group {member[0]}: broker {replica.node} tells the member {member[1]} {what}, which {why}"
+        why = "is only in an uncommitted record" if known else "is in no record"
+        text = f"group {member[0]}: broker {replica.node} answers the member {member[1]} with {what}, which {why}"
         raise replica.partition.violation("I36", text, replica.node)
 
 
@@ -262,7 +262,7 @@ def _check_heartbeat(
     if epoch == LEFT_FOR_A_MOMENT:
         return
     if response.assignment is None:
-        what = "that it is removed" if epoch == LEFT else f"the epoch {epoch}"
+        what = "its removal" if epoch == LEFT else f"the epoch {epoch}"
         _check_told(replica, view, member, lambda told: told.epoch == epoch, what)
         return
     assigned = frozenset((topic.topic_id, number) for topic in response.assignment for number in topic.partitions)

@@ -197,7 +197,7 @@ class Invariants:
         log."""
         partition, node = replica.partition, replica.node
         if not replica.path.holds_all_of(before) or replica.path.start > before.start:
-            text = f"broker {node} goes on with a copy of its log that lacks records: {replica.path} in place of {before}"
+            text = f"broker {node} uses a copy of its log that lacks records: {replica.path} in place of {before}"
             raise partition.violation("I32", text, node)
         known = partition.registration.directory_of(node) if partition.registration is not None else UNASSIGNED
         actual = _directory_of(replica)

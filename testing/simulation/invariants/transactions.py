@@ -182,16 +182,16 @@ def on_told(replica: ReplicaGhost, response: FetchPartitionResponse) -> None:
         return
     first = min((ranges[0].start for ranges in partition.open_transactions.values()), default=partition.committed.end)
     if stable > min(first, partition.committed.end):
-        text = f"broker {replica.node} tells the last stable offset {stable}, but the transaction from {first} on is open"
+        text = f"broker {replica.node} sends the last stable offset {stable}, but the transaction from {first} on is open"
         raise partition.violation("I44", text, replica.node)
     leads_in = replica.leads_in
     if leads_in is not None:
         told = partition.told_stable.get(leads_in, -1)
         if stable < told:
-            text = f"broker {replica.node} tells the last stable offset {stable} in epoch {leads_in}, after {told}"
+            text = f"broker {replica.node} sends the last stable offset {stable} in epoch {leads_in}, after {told}"
             raise partition.violation("I44", text, replica.node)
         partition.told_stable[leads_in] = stable
     aborted = response.aborted_transactions or ()
     if any(after.first_offset < before.first_offset for before, after in pairwise(aborted)):
-        text = f"broker {replica.node} tells the aborted transactions {[(a.producer_id, a.first_offset) for a in aborted]}"
+        text = f"broker {replica.node} sends the aborted transactions {[(a.producer_id, a.first_offset) for a in aborted]}"
         raise partition.violation("I44", f"{text}, which are not in the order of their first offsets", replica.node)

@@ -554,7 +554,7 @@ def _refuse(options: dict[str, Any], known: set[str]) -> None:
     """Reject an option that the simulated network would otherwise ignore."""
     unknown = sorted(name for name, value in options.items() if name not in known and value is not None)
     if unknown:
-        raise NotImplementedError(f"a simulated loop does not know {', '.join(unknown)}")
+        raise NotImplementedError(f"a simulated loop does not support {', '.join(unknown)}")
 
 
 @contextlib.contextmanager

@@ -100,7 +100,7 @@ async def _move(nemesis: Nemesis, place: tuple[str, int], leader: int, kept: tup
     hold = nemesis.network.hold(matches, 1)
     try:
         with nemesis.budget.touching(leader):
-            await nemesis.world.until(lambda: hold.has, draw.choice((0.0, 0.5, 1.0)) + 0.01, "a message to be kept back")
+            await nemesis.world.until(lambda: hold.has, draw.choice((0.0, 0.5, 1.0)) + 0.01, "a message to be held")
     except OutOfTime:
         pass
     try:

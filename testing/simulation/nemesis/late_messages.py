@@ -54,12 +54,12 @@ def _ambush(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     hold = nemesis.network.hold(lambda m: m.api_key == api_key and m.is_request == is_request, 1)
     nemesis.spawn(_lurk(nemesis, fault, hold, how, draw), f"ambush {fault.number}")
     name = f"{apis.api_name(api_key)} {'request' if is_request else 'response'}"
-    return Effect({"text": f"the next {name} is kept back, and meanwhile a broker that has not sent it {AMBUSHES[how]}"})
+    return Effect({"text": f"the next {name} is held, and meanwhile a broker that has not sent it {AMBUSHES[how]}"})
 
 
 async def _lurk(nemesis: Nemesis, fault: FaultPlan, hold: Hold, how: str, draw: Random) -> None:
     try:
-        await nemesis.world.until(lambda: hold.has, LURK_S + fault.duration_s, "a message to be kept back")
+        await nemesis.world.until(lambda: hold.has, LURK_S + fault.duration_s, "a message to be held")
         if not hold.has:
             return  # its connection has ended, and the message is lost
         message = hold.held[0]

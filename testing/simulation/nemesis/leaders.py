@@ -54,7 +54,7 @@ def _lead_returns(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | 
     name, leader, third = target.name, target.leader, target.third
     what = f"broker {leader} loses {name} and leads it again"
     if kept is not None:
-        what += f", while {apis.api_name(kept[0])} {'request' if kept[1] else 'response'} of before is kept back"
+        what += f", while {apis.api_name(kept[0])} {'request' if kept[1] else 'response'} of the first leadership is held"
     if aside != "none":
         what += f", and broker {third} {'is paused' if aside == 'pause' else 'reaches no controller'} meanwhile"
     return Effect({"text": what})
@@ -126,7 +126,7 @@ async def _wait_for_message(nemesis: Nemesis, hold: Hold, kept: tuple[int, bool]
     if _is_channel(kept) and target.third is not None:
         step_down(nemesis, target.third)  # When the follower returns, the leader has an ISR change to propose.
     try:
-        await nemesis.world.until(lambda: hold.has, MOVED_S if _is_channel(kept) else HELD_S, "a message to be kept back")
+        await nemesis.world.until(lambda: hold.has, MOVED_S if _is_channel(kept) else HELD_S, "a message to be held")
     except OutOfTime:
         pass
 

@@ -26,9 +26,9 @@ SETTLED = "nothing that was promised is lost, and every invariant held"
 def page(report: Report) -> str:
     """The page of a run, without the stories of its violations; `stories` returns those."""
     parts = [
-        _section("What was drawn", _drawn(report)),
-        _section("What was done", done(report.trace) if report.trace is not None else []),
-        _section("What came of it", _outcome(report)),
+        _section("Options", _drawn(report)),
+        _section("Faults and events", done(report.trace) if report.trace is not None else []),
+        _section("Outcome", _outcome(report)),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 

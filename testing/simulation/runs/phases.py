@@ -136,7 +136,7 @@ class Phases:
         await self.nemesis.heal()
         self.nemesis.watch()
         if self.options.leave_out:
-            await self._within(self._windows_are_open, "nobody who has lost something is in an ISR any more", [])
+            await self._within(self._windows_are_open, "no broker that has lost records is in an ISR", [])
             left_out = self._choose_left_out()
             for node in left_out:
                 self._break_for_good(node)
@@ -245,7 +245,7 @@ class Phases:
         if known is None or known.fenced or known.in_controlled_shutdown:
             return [f"broker {node} is fenced"]
         if not broker.ready.is_set():
-            return [f"broker {node} does not know that it is unfenced"]
+            return [f"broker {node} has not applied its unfencing"]
         if broker.metadata.image.offset < image.offset:
             return [f"broker {node} is at metadata offset {broker.metadata.image.offset} of {image.offset}"]
         return []
@@ -264,7 +264,7 @@ class Phases:
         broker = self.cluster.brokers.get(p.leader)
         leader = broker.replicas.partitions.get(key) if broker is not None and broker.has_logs else None
         if leader is None or leader.leader_state is None or leader.leader_epoch != p.leader_epoch:
-            return [f"{name}: broker {p.leader} does not know that it leads"]
+            return [f"{name}: broker {p.leader} has not become leader yet"]
         if leader.leader_state.isr.is_in_flight:
             return [f"{name}: an ISR change is under way"]
         return []
@@ -365,7 +365,7 @@ class Phases:
             if broker.replicas.moves.future_of(key) is not None:
                 complaints.append(f"broker {node} is still moving {partition!r}")
             elif not is_known and registration.directory_of(node) != actual.directory_id:
-                complaints.append(f"broker {node} has {partition!r} in {actual.path}, and the controller does not know it")
+                complaints.append(f"broker {node} has {partition!r} in {actual.path}, which differs from the metadata")
         leftovers = [f"{path}/{name}" for path in self.options.log_dirs for name in broker.log_dirs.files.list(path)]
         return complaints + [f"broker {node} still has {path}" for path in leftovers if path.endswith(FUTURE_SUFFIX)]
 

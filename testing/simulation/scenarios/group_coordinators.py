@@ -213,7 +213,7 @@ async def s100(stage: Stage) -> None:
     stage.crash(1)
     await stage.until(lambda: group.coordinator not in (1, -1), what="another broker leads")
     await group.moved_to(group.coordinator)
-    stage.must(await code_of(second.sync({})) is ErrorCode.UNKNOWN_MEMBER_ID, "nobody knows the second member")
+    stage.must(await code_of(second.sync({})) is ErrorCode.UNKNOWN_MEMBER_ID, "the coordinator does not have the second member")
     stage.must(await code_of(first.commit({0: 6})) is ErrorCode.ILLEGAL_GENERATION, "there is no generation 2")
     stage.says("They join again.")
     second.forget()

@@ -57,7 +57,7 @@ async def s101(stage: Stage) -> None:
         await stage.sleep(0.2)
         await second.beat(second.assigned)
     await second.store(0, 20)
-    stage.must(await code_of(first.commit({0: 15})) is ErrorCode.UNKNOWN_MEMBER_ID, "the first one is no member any more")
+    stage.must(await code_of(first.commit({0: 15})) is ErrorCode.UNKNOWN_MEMBER_ID, "the first one is no longer a member")
     stage.must(await code_of(first.beat([0, 1])) is ErrorCode.UNKNOWN_MEMBER_ID, "and learns it with its heartbeat")
     stage.must(await group.committed(0) == [20], "nothing has changed")
     stage.says("A group of the classic protocol: a second member joins, and the first one commits in the generation before.")

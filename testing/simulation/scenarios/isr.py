@@ -307,7 +307,7 @@ async def s21(stage: Stage) -> None:
     stage.says("The proposal arrives; then broker 1 dies.")
     proposals.release()
     await stage.sleep(0.2)
-    stage.must(stage.isr() == {1}, "the controller refuses the proposal: that broker 2 is gone (KIP-903)")
+    stage.must(stage.isr() == {1}, "the controller refuses the proposal: it names an older process of broker 2 (KIP-903)")
     stage.crash(1)
     starved.release()
     await stage.sleep(1.0)

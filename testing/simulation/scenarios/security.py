@@ -74,7 +74,7 @@ async def s125(stage: Stage) -> None:
         for offset in (4, 2**40):
             code = await code_of(mallory.ask(1, apis.FETCH, fetch(stage, follower, offset)))
             stage.must(code is DENIED, f"the leader refuses it: {code.name}")
-    stage.must(stage.hw(1) == 3 and not waiting.done(), "nothing is committed, and nobody was told so")
+    stage.must(stage.hw(1) == 3 and not waiting.done(), "nothing is committed, and no success was sent")
     stage.says("As a broker it also asks the controller for an ISR of one, fences a broker, and stops another.")
     known, topic_id = stage.cluster.image(), stage.cluster.topic_id(stage.topic)
     partition = known.topics_by_id[topic_id].partitions[0]
@@ -156,7 +156,7 @@ async def s127(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S128", "A session ends, and one goes on as somebody else", source="KIP-368")
+@scenario("S128", "A session ends, and one continues as another user", source="KIP-368")
 async def s128(stage: Stage) -> None:
     """A client must log in again as the same user before its session ends. One that does not is cut off at its next request."""
     await stage.open(secured=True, security={"connections.max.reauth.ms": 2000})

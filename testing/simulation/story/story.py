@@ -73,7 +73,7 @@ MEANINGS = {
     "I45": "no committed record with a lower fencing token follows one with a higher token",
     "I46": "a process that takes over a transactional id gets a higher epoch than all before it",
     "I47": "no request reaches its handler if its sender lacks the right for it",
-    "I48": "rights are decided by the rules of the metadata, and nobody is given records without the right to read them",
+    "I48": "rights are decided by the rules of the metadata, and no client receives records without the right to read them",
     "I49": "what nodes say to each other is never throttled",
     "I50": "sessions and intervals of a group are those of its configuration, from the next heartbeat on",
 }

@@ -215,21 +215,21 @@ def test_member_is_told_what_is_committed(at: Bench):
 @pytest.mark.parametrize(
     ("epoch", "assigned", "text"),
     [
-        (2, None, "the epoch 2, which no record says"),
-        (1, (0, 1), r"the epoch 1 with the partitions \[0, 1\], which no record says"),
-        (-1, None, "that it is removed, which no record says"),
+        (2, None, "the epoch 2, which is in no record"),
+        (1, (0, 1), r"the epoch 1 with the partitions \[0, 1\], which is in no record"),
+        (-1, None, "its removal, which is in no record"),
     ],
 )
 def test_i36_member_is_told_what_no_record_says(at: Bench, epoch: int, assigned: tuple[int, ...] | None, text: str):
     written(at, epoch_of("g", 1), member("a", 1, (0,)))
-    with breaks("I36", f"tells the member a {text}"):
+    with breaks("I36", f"answers the member a with {text}"):
         beat(at, epoch, assigned)
 
 
 def test_i36_member_is_told_what_is_not_committed_yet(at: Bench):
     written(at, epoch_of("g", 1), member("a", 1))
     write(at, member("a", 1, (0,)))
-    with breaks("I36", "which a record that is not committed says"):
+    with breaks("I36", "which is only in an uncommitted record"):
         beat(at, 1, (0,))
 
 
@@ -243,9 +243,9 @@ def test_classic_member_is_told_its_assignment(at: Bench):
     ours = encode_assignment({"orders": [0]})
     sync(at, 1, ours)
     assert decode_assignment(ours) == [TopicPartition("orders", 0)]
-    with breaks("I36", "tells the member a its assignment in generation 1, which no record says"):
+    with breaks("I36", "answers the member a with its assignment in generation 1, which is in no record"):
         sync(at, 1, encode_assignment({"orders": [1]}))
-    with breaks("I36", "its assignment in generation 2, which no record says"):
+    with breaks("I36", "its assignment in generation 2, which is in no record"):
         sync(at, 2, ours)
 
 

@@ -21,7 +21,7 @@ def test_the_story_holds_under_another_seed(number: str) -> None:
     ("mutation", "number", "words"),
     [
         ("M37", "S81", "but the controller knows"),
-        ("M38", "S80", "goes on with a copy of its log that lacks records"),
+        ("M38", "S80", "uses a copy of its log that lacks records"),
     ],
 )
 def test_a_copy_that_is_promoted_too_early_is_noticed(mutation: str, number: str, words: str) -> None:
