@@ -253,7 +253,7 @@ def test_hidden_topics_look_like_unknown_ones() -> None:
         admin.MetadataTopicRequest("no-such"),
         admin.MetadataTopicRequest(None, SECRET),
     ]
-    answer = world.ask(apis.METADATA, admin.MetadataRequest(asked, True), described).answer
+    answer = world.ask(apis.METADATA, admin.MetadataRequest(asked), described).answer
     assert [(row.error_code, row.name, row.topic_id) for row in answer.topics] == [
         (E.TOPIC_AUTHORIZATION_FAILED, "secret", ZERO_UUID),
         (0, "orders", ORDERS),
