@@ -5,7 +5,7 @@ So without this check a principal that may write to a topic could write as any o
 epoch, use up its sequence numbers, or add records to its open transaction.
 
     named producer      needs WRITE on its name, for each batch. A producer id that no name has yet is refused: a batch with a
-                        high epoch would fence the producer that gets this id later
+                        high epoch would fence the producer that gets this id later. So is one whose name was removed, for good
     other producer id   the first principal whose batch is appended to the partition owns it there; another one gets
                         INVALID_PRODUCER_ID_MAPPING. If a transactional id passes to another principal, its coordinator gives it
                         a higher epoch. The owner changes when the coordinator confirms the first batch of that epoch to the
@@ -69,7 +69,7 @@ class ProducerOwners:
                     continue
                 code = _refusal(access, producer_id, epoch, owner, body.transactional_id)
                 if code is not None:
-                    refused[index] = ProducePartitionResponse(*key[:2], code, error_message=_text(code))
+                    refused[index] = ProducePartitionResponse(*key[:2], code, error_message=_text(code, producer_id))
                 elif not is_named(producer_id):
                     claims[key] = Owner(principal, epoch)
         if claims:
@@ -96,7 +96,7 @@ class Ownership:
         for key, claimed in self._claims.items():
             owner = self._owners.get(key)
             if key[:2] == partition and owner is not None and _is_foreign(owner, *claimed, self._is_transactional):
-                return BrokerError(_FOREIGN, _text(_FOREIGN))
+                return BrokerError(_FOREIGN, _text(_FOREIGN, key[2]))
         return None
 
     def on_appended(self, partition: TopicIdPartition) -> None:
@@ -145,12 +145,17 @@ def _is_foreign(owner: Owner, principal: Principal, epoch: int, is_transactional
 
 
 def _refusal_of_named(access: Access, producer_id: int) -> ErrorCode | None:
-    if number_of(producer_id) not in access.image.producer_numbers:
+    number = number_of(producer_id)
+    if not access.image.knows_producer(number):
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if number not in access.image.producer_numbers:
         return ErrorCode.BROKER_NOT_AVAILABLE  # retriable: the name may be in the metadata that this broker gets next
     return None if owns_name(access, producer_id) else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def _text(code: ErrorCode) -> str:
+def _text(code: ErrorCode, producer_id: int) -> str:
+    if code is _FOREIGN and is_named(producer_id):
+        return "the producer's name was removed, because it was not used for producer.name.expiration.ms; start a new producer"
     if code is ErrorCode.BROKER_NOT_AVAILABLE:
         return "this broker does not know a producer name with this producer id yet"
     if code is _FOREIGN:

@@ -8,6 +8,7 @@ from typing import Any
 
 from handled_request import HandledConnection, HandledRequest
 
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.security.access import Rights
 from strandline.controller.metadata.security.authorizer import Authorizer
 from strandline.controller.metadata.security.rights import guarded
@@ -62,6 +63,8 @@ class GuardedWorld:
             acls={},
             topics_by_id={topic_id: SimpleNamespace(topic_id=topic_id, name=name) for topic_id, name in topics.items()},
             producer_numbers={0: "etl"},
+            next_producer_number=1,
+            knows_producer=lambda number: MetadataImage.knows_producer(self.image, number),  # type: ignore[arg-type]
         )
         self.rights = Rights(self.authorizer, lambda: self.image)  # type: ignore[arg-type, return-value]
         self.grant(*acls, cluster(s.CLUSTER_ACTION, NODE))

@@ -273,6 +273,15 @@ def test_number_without_a_name_is_refused_until_it_has_one(producers: Owned) -> 
     assert code_of(producers.ask(apis.PRODUCE, produce(batch(named_producer_id(1, 0))), ALICE, appended)) == 0
 
 
+def test_number_whose_name_was_removed_is_refused_for_good(producers: Owned) -> None:
+    """The number is not assigned again. Its producer used to try until its delivery timeout, and the error said that the name
+    might still become known."""
+    producers.world.image.producer_numbers.clear()
+    answer = producers.ask(apis.PRODUCE, produce(batch(named_producer_id(0, 1))), ALICE, appended)
+    assert code_of(answer) == E.INVALID_PRODUCER_ID_MAPPING
+    assert "the producer's name was removed" in answer.partitions[0].error_message
+
+
 def test_malformed_records_end_the_search() -> None:
     """The append refuses the records. The guard must neither fail nor run for ever."""
     whole = batch(7)

@@ -192,7 +192,8 @@ def describe_producers(access: Access, request: Any, handler: Handler) -> Any:
 
 def owns_name(access: Access, producer_id: int) -> bool:
     """Whether this is the id of a named producer on whose name the sender has WRITE. A number that has no name in this node's
-    metadata is accepted, because the controllers may have assigned it a moment ago."""
+    metadata is accepted, because the controllers may have assigned it a moment ago. So is the number of a name that was removed:
+    no producer has it, and the leaders refuse its batches."""
     if not is_named(producer_id):
         return False
     name = access.image.producer_numbers.get(number_of(producer_id))
