@@ -41,7 +41,8 @@ PARTITIONED_BY = ("topic", "date")
 DATE = "date_from_unix_date(int((unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000L)) div 86400000000L))"
 """The date of a record in UTC, independent of the session's time zone."""
 NO_TABLE = {"PATH_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE"}
-STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy")
+STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy")
+"""Options of the source that say where it starts, in lower case: Spark accepts them in any case."""
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -168,7 +169,12 @@ def behind(spark: SparkSession, rows: DataFrame, source: Mapping[str, str]) -> d
     check_ends(there, {**end, **view.log_ends(tp for tp in end.keys() & there if there[tp].offset >= end[tp])})
     check_times(there, times_in_log(spark, source, {p: last.offset for p, last in there.items() if last.offset >= first[p]}))
     begin = {**starts_of(options, view.at, first, end), **{tp: last.offset + 1 for tp, last in there.items()}}
-    others = {name: value for name, value in source.items() if name not in STARTS}
+    return beginning_at(source, begin)
+
+
+def beginning_at(source: Mapping[str, str], begin: Mapping[TopicPartition, int]) -> dict[str, str]:
+    """The options of the source with these start offsets in place of its own."""
+    others = {name: value for name, value in source.items() if name.lower() not in STARTS}
     return {**others, "startingOffsets": offsets_json(begin)}
 
 
@@ -201,15 +207,20 @@ def times_in_log(
         return {}
     from pyspark.sql import functions as f
 
-    client = {k: v for k, v in source.items() if k == "bootstrap.servers" or k.lower().startswith(CLIENT_PREFIXES)}
     fixed = {
         "assign": assign_json(offsets),
         "startingOffsets": offsets_json(offsets),
         "endingOffsets": offsets_json({tp: offset + 1 for tp, offset in offsets.items()}),
     }
-    rows = spark.read.format("strandline").options(**client, **fixed).load()
+    rows = spark.read.format("strandline").options(**client_of(source), **fixed).load()
     found = rows.select("topic", "partition", f.unix_micros("timestamp").alias("us")).collect()
     return {TopicPartition(row.topic, row.partition): row.us for row in found}
+
+
+def client_of(source: Mapping[str, str]) -> dict[str, str]:
+    """The options of the source that say how to reach the cluster."""
+    prefixes = ("bootstrap.servers", "clientconfig", *CLIENT_PREFIXES)
+    return {name: value for name, value in source.items() if name.lower().startswith(prefixes)}
 
 
 def assign_json(tps: Mapping[TopicPartition, int]) -> str:

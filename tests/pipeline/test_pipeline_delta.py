@@ -13,7 +13,15 @@ from cli_world import one_sentence, run
 
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs import audit, compact, delta, offload
-from strandline.pipeline.jobs.delta_offload import Reached, assign_json, check_ends, check_times, table_path
+from strandline.pipeline.jobs.delta_offload import (
+    Reached,
+    assign_json,
+    beginning_at,
+    check_ends,
+    check_times,
+    client_of,
+    table_path,
+)
 from strandline.pipeline.jobs.lake_folder import read_manifest
 from strandline.protocol.errors import UsageError
 
@@ -190,6 +198,18 @@ def test_log_that_continues_the_table_is_accepted() -> None:
 def test_different_last_record_is_refused() -> None:
     with pytest.raises(UsageError, match="offset 41 of orders-0 has the timestamp 7 in the table, but 8 in the log: was"):
         check_times({ORDERS: Reached(41, 7_000)}, {ORDERS: 8_000})
+
+
+def test_new_checkpoint_begins_only_after_the_table() -> None:
+    """Spark accepts options in any case. A timestamp takes precedence over offsets, so records would be doubled or skipped."""
+    written = {"STARTINGTIMESTAMP": "0", "startingoffsets": "earliest", "startingOffsetsByTimestamp": "{}", "subscribe": "orders"}
+    assert beginning_at(written, {ORDERS: 42}) == {"subscribe": "orders", "startingOffsets": '{"orders": {"0": 42}}'}
+
+
+def test_log_is_compared_with_the_security_of_the_source() -> None:
+    """In a closed cluster, an offload whose checkpoint was lost could not continue without it."""
+    client = {"Bootstrap.Servers": "h:1", "clientConfig": "client.properties", "kafka.sasl.mechanism": "PLAIN"}
+    assert client_of({**client, "subscribe": "orders", "startingOffsets": "earliest"}) == client
 
 
 def test_partitions_are_json_for_the_option_assign() -> None:
