@@ -24,13 +24,15 @@ class SentFetch:
 class BrokerFetches:
     """The fetch session with one broker, and the fetches that it has not answered yet."""
 
-    __slots__ = ("broker_id", "extras", "left_session", "main", "session", "throttled_until")
+    __slots__ = ("broker_id", "extras", "held_back", "left_session", "main", "session", "throttled_until")
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.session = FetchSession()
         self.throttled_until = 0.0
-        """No main fetch is sent before this time (on the loop's clock), because of a quota."""
+        """No fetch is sent before this time (on the loop's clock), because of a quota."""
+        self.held_back: dict[PartitionState, None] = {}
+        """Partitions that need an extra fetch. They are checked when the throttle time ends."""
         self.main: SentFetch | None = None
         """The long-polling fetch of the session."""
         self.extras: dict[SentFetch, None] = {}

@@ -241,6 +241,9 @@ class Fetcher:
             broker.main = sent
 
     def _send_extra(self, broker: BrokerFetches, states: list[PartitionState], rack: str) -> None:
+        if broker.throttled_until > self._loop.time():
+            broker.held_back.update(dict.fromkeys(states))
+            return
         partitions = {state.key: self._fetch_partition(state) for state in states}
         sent = SentFetch(partitions)
         if self._send(broker, sent, lambda: FetchPlan(0, -1, list(partitions.values()), []), rack):
@@ -359,18 +362,20 @@ class Fetcher:
             self._check_all_soon(broker, sent)
 
     def _on_throttled(self, broker: BrokerFetches, throttle_ms: int) -> None:
-        """Send the broker no main fetch for this long: it throttles the client because of a quota, and reads nothing
-        meanwhile."""
+        """Send the broker no fetch for this long: it throttles the client because of a quota, and reads nothing meanwhile."""
         now = self._loop.time()
         broker.throttled_until = until = self._cluster.throttles.on_throttled(broker.broker_id, throttle_ms, now)
         self._loop.call_at(until, self._on_throttle_ended, broker, until)
 
     def _on_throttle_ended(self, broker: BrokerFetches, until: float) -> None:
-        """Send the next main fetch, unless a later response has extended the throttle time. The clock is not compared, because a
-        timer may fire slightly early, and nothing else would send that fetch."""
+        """Send the next fetches, unless a later response has extended the throttle time. The clock is not compared, because a
+        timer may fire slightly early, and nothing else would send them."""
         if broker.throttled_until <= until:
             broker.throttled_until = 0.0
-            self._send_main_if_open(broker)
+            held_back, broker.held_back = broker.held_back, {}
+            for state in held_back:
+                self.check_soon(state)
+            self._send_main_soon(broker)
 
     def _send_main_soon(self, broker: BrokerFetches) -> None:
         """Send the next main fetch after the partitions that this response changed were checked."""

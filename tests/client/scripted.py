@@ -175,6 +175,8 @@ class ScriptedBroker:
         self.server: Server | None = None
         self.sessions: dict[int, dict[TopicIdPartition, data.FetchPartition]] = {}
         self.last_session = 0
+        self.throttle_ms = 0
+        """The throttle time in the broker's responses to fetches. The broker itself does not wait."""
 
     async def start(self) -> None:
         handlers = {
@@ -463,7 +465,7 @@ class ScriptedBroker:
         loop = asyncio.get_running_loop()
         useful = any(records) or any(map(_is_news, answers))
         if useful or loop.time() >= until or not asked:
-            request.reply(data.FetchResponse(0, 0, session_id, answers, []), records)
+            request.reply(data.FetchResponse(self.throttle_ms, 0, session_id, answers, []), records)
             return
         done = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from itertools import pairwise
 
 import pytest
 from waiting import until
@@ -11,7 +12,9 @@ from waiting import until
 from strandline.client import Consumer, OffsetOutOfRange
 from strandline.client.consumer import fetcher, preferred_replicas
 from strandline.client.consumer.preferred_replicas import CONNECT_S, LEADER, LEADER_ONLY_S_MAX, PreferredReplicas
+from strandline.protocol.apis import FETCH
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.rpc.server import ServerRequest
 
 from .scripted import ScriptedCluster
 from .test_consumer import ORDERS, earliest, fill, read
@@ -193,6 +196,27 @@ async def test_hanging_replica_is_replaced_by_the_leader() -> None:
         cluster.brokers[2].fall_silent()
         fill(cluster, "orders", 10, first=20)
         assert len(await read(consumer, 10, within_s=20)) == 10
+
+
+async def test_throttled_leader_gets_no_extra_fetch() -> None:
+    """A client must send a broker nothing that throttles it (KIP-219), also when only the leader may serve a partition."""
+    async with ScriptedCluster() as cluster:
+        consumer = racked(cluster, retry_backoff_ms=5000)
+        cluster.partition("orders").followers[2] = ErrorCode.OFFSET_OUT_OF_RANGE
+        leader, arrivals, loop = cluster.brokers[1], list[float](), asyncio.get_running_loop()
+        assert leader.server is not None
+        leader.throttle_ms = 300
+
+        def fetch(request: ServerRequest) -> None:
+            arrivals.append(loop.time())
+            leader.fetch(request)
+
+        leader.server.handlers[FETCH] = fetch
+        async with consumer:
+            await read(consumer, 20)
+        gaps = [later - earlier for earlier, later in pairwise(arrivals)]
+        assert gaps, "the leader nominates broker 2, and then serves the partition"
+        assert min(gaps) > 0.29
 
 
 async def check_served_by_the_leader(nominee: int) -> None:
