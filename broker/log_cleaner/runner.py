@@ -140,6 +140,8 @@ class LogCleaner:
         self.metrics = CleanerMetrics()
         self.in_progress: dict[TopicIdPartition, LogToClean] = {}
         self.uncleanable: dict[TopicIdPartition, Uncleanable] = {}
+        self._without_room: set[TopicIdPartition] = set()
+        """Logs whose rounds ended because their disks were full. They are tried again when no other log is due."""
 
     # -- for metrics and health ---------------------------------------------------------------------------------------
 
@@ -236,7 +238,12 @@ class LogCleaner:
                 except DiskError as e:
                     self._failures.on_disk_error(e)
         self.metrics.on_assessed(logs)
-        return choose(each for each in logs if self._may_clean(each.key))
+        may_clean = [each for each in logs if self._may_clean(each.key)]
+        found = choose(each for each in may_clean if each.key not in self._without_room)
+        if found is None:
+            self._without_room.clear()
+            found = choose(may_clean)
+        return found
 
     def _may_clean(self, key: TopicIdPartition) -> bool:
         partition = self._directory.partitions.get(key)  # None if its directory has just failed
@@ -269,7 +276,7 @@ class LogCleaner:
         except CleaningAborted as e:
             logger.info("log_cleaner.aborted", **log.fields, reason=str(e))
         except DiskError as e:
-            self._on_disk_error(log, e)
+            self._on_disk_error(found.key, log, e)
         except DamagedBatch as e:
             self._set_uncleanable(found.key, log, str(e))
             log.mark_corrupt(e.offset, str(e))
@@ -305,8 +312,9 @@ class LogCleaner:
         self.uncleanable[key] = Uncleanable(log, log.truncations, reason)
         logger.warning("log_cleaner.uncleanable", **log.fields, reason=reason)
 
-    def _on_disk_error(self, log: Log, error: DiskError) -> None:
+    def _on_disk_error(self, key: TopicIdPartition, log: Log, error: DiskError) -> None:
         if error.is_full:
+            self._without_room.add(key)
             logger.warning("log_cleaner.disk_full", **log.fields, reason=str(error))
         else:
             self._failures.on_disk_error(error)

@@ -16,11 +16,13 @@ from strandline.broker.log_cleaner.choice import assess, choose
 from strandline.broker.log_cleaner.metrics import CleanerMetrics
 from strandline.broker.log_cleaner.runner import IDLE_SLICE_BYTES, PAUSE_S, SLICE_BYTES, CleanerSettings, LogCleaner
 from strandline.broker.log_cleaner.throttle import RequestLoad, Throttle
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.log.log import Log
 
 DAY_MS = 86_400_000
+OTHER: TopicIdPartition = (b"topic-id-number2", 0)
 Work = Callable[[], None]
 
 
@@ -70,12 +72,13 @@ class Bench:
     def log(self) -> Log:
         return self.node.p.log
 
-    def write(self, *values: bytes | None, key: bytes = b"k", timestamp_ms: int = NOW_MS) -> None:
+    def write(self, *values: bytes | None, key: bytes = b"k", timestamp_ms: int = NOW_MS, to: TopicIdPartition = P) -> None:
         """Write each value into a closed segment of its own."""
+        log = self.node.manager.directory.partitions[to].log
         for value in values:
-            self.node.produce(bytearray(encode_batch([(key, value, [], timestamp_ms)])), acks=1)
-            self.log.roll(NOW_MS)
-            self.log.update_high_watermark(self.log.log_end_offset)
+            self.node.produce(bytearray(encode_batch([(key, value, [], timestamp_ms)])), acks=1, key=to)
+            log.roll(NOW_MS)
+            log.update_high_watermark(log.log_end_offset)
 
     def records(self) -> list[tuple[int, bytes | None]]:
         data = b"".join(self.log.read(self.log.log_start_offset, 1 << 20, self.log.log_end_offset).buffers)
@@ -373,6 +376,22 @@ async def test_full_disk_ends_the_round_and_loses_nothing() -> None:
     assert bench.node.manager.disk_error is None
     assert await bench.clean() is True, "it is tried again"
     assert bench.records() == [(2, b"3")]
+
+
+async def test_log_without_room_does_not_hold_up_the_others() -> None:
+    """The dirtiest log is tried again until its disk has room. The others may be on another disk, or need less room."""
+    bench = Bench()
+    bench.world.topic(replicas=(1,), topic_id=OTHER[0], name="other", cleanup_policy="compact", segment_bytes="2000")
+    bench.write(b"1", b"2", b"3")
+    other = bench.node.manager.directory.partitions[OTHER].log
+    bench.write(b"1", b"2", b"3", to=OTHER)
+    bench.node.files.fail_next("write", f"{other.dir}/*.cleaned", errno.ENOSPC, times=2)
+    assert await bench.clean() is False
+    assert await bench.clean() is True
+    assert bench.records() == [(2, b"3")]
+    assert await bench.clean() is False, "no other log is due"
+    assert await bench.clean() is True
+    assert other.first_dirty_offset == 3
 
 
 async def test_other_disk_error_takes_the_directory_offline() -> None:
