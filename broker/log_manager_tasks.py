@@ -15,7 +15,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.storage.checkpoints import StrayMetadata
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.directory.log_dirs import LogDirs
-from strandline.storage.directory.strays import find_strays
+from strandline.storage.directory.strays import Stray, find_strays
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log.log import FlushWork, Log, LogConfig
 
@@ -217,15 +217,24 @@ class LogManagerTasks:
 
     def _remove_strays(self, log_dir: LogDir, image: MetadataImage, broker_id: int, before_ms: int) -> None:
         try:
-            for stray in find_strays(self._files, log_dir.path):
-                registration = image.partition((stray.topic_id, stray.partition))
-                is_ours = registration is not None and broker_id in registration.replicas
-                if not is_ours and stray.since_ms <= before_ms and not self._files.exists(stray.deletion_path):
-                    logger.warning("logs.stray_removed", path=stray.path, topic_id=stray.topic_id.hex(), since_ms=stray.since_ms)
-                    self._files.rename(stray.path, stray.deletion_path)
-                    self._remove_tree(stray.deletion_path)
+            strays = find_strays(self._files, log_dir.path)
         except DiskError as e:
             logger.warning("logs.not_removed", path=log_dir.path, reason=str(e))
+            return
+        for stray in strays:
+            registration = image.partition((stray.topic_id, stray.partition))
+            is_ours = registration is not None and broker_id in registration.replicas
+            if not is_ours and stray.since_ms <= before_ms and not self._files.exists(stray.deletion_path):
+                self._remove_stray(stray)
+
+    def _remove_stray(self, stray: Stray) -> None:
+        try:
+            self._files.rename(stray.path, stray.deletion_path)
+        except DiskError as e:
+            logger.warning("logs.not_removed", path=stray.path, reason=str(e))
+        else:
+            logger.warning("logs.stray_removed", path=stray.path, topic_id=stray.topic_id.hex(), since_ms=stray.since_ms)
+            self._remove_tree(stray.deletion_path)
 
 
 def _flush(work: list[tuple[Log, FlushWork]]) -> None:
