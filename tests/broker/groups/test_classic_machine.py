@@ -3,9 +3,9 @@
 Processes join, sync, send heartbeats, commit, leave, restart as static members, and die; they lose responses, and send requests
 with ids and generations that they had before. Appends fail, and coordinators move. The invariants:
 
-- one generation has one leader, one protocol, and one set of members: whatever its members were told, and whoever coordinated;
+- one generation has one leader, one protocol, and one set of members: whatever its members have received, and whichever broker coordinated;
 - no two members of a generation have the same instance id;
-- an assignment that was told is in the log, for this member and generation;
+- an assignment that a member has received is in the log, for this member and generation;
 - every request is answered exactly once, in bounded time: at the latest when all sessions and rebalances could end;
 - a coordinator that replays the log knows what the present one knows to be durable;
 - whatever happened, time alone brings the group to rest: without members, and without deadlines.
@@ -80,7 +80,7 @@ class ClassicGroups(RuleBasedStateMachine):
 
         A generation without an assignment in the log is dropped when the coordinator moves: the next one may use its number
         again."""
-        self.told: dict[int, dict[str, bytes]] = {}
+        self.received: dict[int, dict[str, bytes]] = {}
         """Generation -> member -> the assignment that it has received."""
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class ClassicGroups(RuleBasedStateMachine):
             if member.member_id == asked.member_id
         ]
         assert answer.assignment in recorded
-        before = self.told.setdefault(generation, {}).setdefault(asked.member_id, answer.assignment)
+        before = self.received.setdefault(generation, {}).setdefault(asked.member_id, answer.assignment)
         assert before == answer.assignment
         asked.process.next_request = "beat"
 
@@ -268,7 +268,7 @@ class ClassicGroups(RuleBasedStateMachine):
             self.world.classic.replay(record)  # type: ignore[arg-type]
         assert len(self.world.deadlines) == 0
         self.generations.clear()
-        self.told.clear()
+        self.received.clear()
         self.world.log.clear()
 
     # -- invariants ---------------------------------------------------------------------------------------------------

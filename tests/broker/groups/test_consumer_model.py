@@ -1,10 +1,10 @@
 """Random members, topics and failures against the rules that a group must keep (KIP-848).
 
-A client here knows only what it was told: it takes partitions when a response names them, and goes on owning what it has to give
+A client here knows only what responses contain: it takes partitions when a response names them, and goes on owning what it has to give
 up until it has done so and says so in a heartbeat. Responses get lost, processes crash and return, topics change, appends fail,
 the coordinator moves and its log is compacted. After each step:
 
-- no partition is owned by two clients, by what they were told, each in an epoch that the coordinator accepts;
+- no partition is owned by two clients, by the responses that they have received, each in an epoch that the coordinator accepts;
 - every owner may commit;
 - the records give the state of the coordinator, also after a compaction;
 - every member has a session.
@@ -77,9 +77,9 @@ class Client:
     def on_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
         self.epoch, self.is_unsure = response.member_epoch, False
         if response.assignment is not None:
-            told = {(topic.topic_id, number) for topic in response.assignment for number in topic.partitions}
-            self.giving_up = self.owned - told
-            self.owned |= told
+            assigned = {(topic.topic_id, number) for topic in response.assignment for number in topic.partitions}
+            self.giving_up = self.owned - assigned
+            self.owned |= assigned
 
     def on_error(self, code: ErrorCode) -> None:
         """The client owns nothing if the coordinator no longer accepts it. In any case its next heartbeat has all fields."""
