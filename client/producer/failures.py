@@ -61,6 +61,8 @@ class DeliveryFailures:
         """Called with the error when records fail, which may belong to a transaction."""
         self._is_broken = False
         """A bug of the producer has stopped the sender, and the queues are in an unknown state."""
+        self._broken_records = 0
+        """The number of records in batches that failed because of the bug. `stop` reports them by partition."""
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
@@ -209,6 +211,8 @@ class DeliveryFailures:
         for batch in list(self._accumulator.incomplete):
             if not batch.done:
                 batch.fail(error)
+                self.records += batch.count
+                self._broken_records += batch.count
         for name in list(self._accumulator.parked):
             self.records += self._accumulator.fail_parked(name, error)
         self._room.wake_all()
@@ -222,7 +226,7 @@ class DeliveryFailures:
         """The producer stops: fail all waiting records, with an error that says whether the record may be in the log.
 
         `reason_of`: why a batch was not delivered."""
-        undelivered = Undelivered(failed=self.failed_records)
+        undelivered = Undelivered(failed=self.failed_records - self._broken_records)
         if self._is_broken:
             for batch in self._accumulator.incomplete:
                 undelivered.add(partition_of(batch), len(batch), str(self.fatal), may_be_written=batch.attempts > 0)

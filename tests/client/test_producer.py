@@ -336,6 +336,25 @@ async def test_bug_in_the_producer_fails_all_waiters(monkeypatch: pytest.MonkeyP
                 await producer.send("orders", b"refused")
 
 
+async def test_records_that_a_bug_has_failed_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metrics showed no failed record; `stop` reports the record by its partition, and whether it may be in the log."""
+
+    def break_down(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async with ScriptedCluster() as cluster, asyncio.timeout(5):
+        cluster.create("orders")
+        producer = Producer(bootstrap_servers=cluster.bootstrap)
+        await producer.start()
+        await producer.send_and_wait("orders", b"fine")
+        monkeypatch.setattr(PartitionQueue, "take", break_down)
+        with pytest.raises(DeliveryFailed, match="ZeroDivisionError"):
+            await producer.send_nowait("orders", b"lost")
+        assert producer.metrics()["failed_records"] == 1
+        undelivered = await producer.stop()
+        assert (undelivered.by_partition, undelivered.failed) == ({"orders-0": 1}, 0)
+
+
 async def test_bug_in_the_look_at_new_metadata_fails_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
     """This bug is in a callback, too; records of a topic that was learned then used to wait for all of their 120 s."""
 
