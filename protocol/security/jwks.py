@@ -104,13 +104,17 @@ def reader_of(location: str) -> Callable[[], str]:
 
 
 def _read_file(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         return file.read(_SIZE_MAX)
 
 
 def _read_url(url: str) -> str:
+    from http.client import HTTPException
     from urllib.request import urlopen
 
-    with urlopen(url, timeout=_TIMEOUT_S) as response:
-        content: bytes = response.read(_SIZE_MAX)
+    try:
+        with urlopen(url, timeout=_TIMEOUT_S) as response:
+            content: bytes = response.read(_SIZE_MAX)
+    except HTTPException as e:  # Not an OSError: a proxy or server has answered with something else than HTTP.
+        raise OSError(f"the response is malformed or incomplete: {e}") from e
     return content.decode(errors="replace")

@@ -6,6 +6,9 @@ import asyncio
 import base64
 import hmac
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import jwt
 import pytest
@@ -200,6 +203,43 @@ def test_known_keys_stay_in_use_if_reading_fails():
         source.text, source.now_ms = text, source.now_ms + 1000
         source.jwks.key("one")
     assert source.reads == 4
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\ncut off"])
+def test_known_keys_stay_in_use_if_the_authority_answers_nonsense(answer):
+    """For example behind a proxy that restarts. Python reports these answers by errors that are no OSError; each login
+    used to fail for them, although the keys were known."""
+    reads = [lambda: key_set(jwk(RSA))]
+    now_ms = NOW_MS
+    jwks = Jwks(lambda: reads[0](), lambda: now_ms, refresh_ms=1000)
+    jwks.load()
+    now_ms += 1000
+    with served_once(answer) as url:
+        reads[0] = reader_of(url)
+        assert jwks.key("one").key_id == "one"
+
+
+@contextmanager
+def served_once(answer: bytes):
+    """The URL of a server that gives these bytes to its first client."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        server.settimeout(10)
+        serving = pool.submit(answer_once, server, answer)
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/keys"
+        serving.result(timeout=10)
+
+
+def answer_once(server: socket.socket, answer: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(answer)
+
+
+def test_key_set_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "keys.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="key set"):
+        Jwks(reader_of(str(tmp_path / "keys.json")), lambda: NOW_MS).load()
 
 
 def test_token_without_a_key_id_needs_an_only_key():
