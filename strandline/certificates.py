@@ -51,7 +51,7 @@ class Certificate(NamedTuple):
 
 
 def make_authority(folder: Path, name: str, days: int = CA_DAYS) -> Path:
-    """Make the authority of `folder`, and return the path of its certificate. UsageError if there is one already."""
+    """Create the authority of `folder`, and return the path of its certificate. UsageError if there is one already."""
     from cryptography import x509
 
     certificate_path, key_path = folder / CA, folder / CA_KEY
@@ -71,7 +71,7 @@ def make_authority(folder: Path, name: str, days: int = CA_DAYS) -> Path:
 
 
 def make_certificate(folder: Path, name: str, hosts: Sequence[str], days: int = DAYS) -> Path:
-    """Make the certificate of a node with these hosts, or of a user without hosts; returns the path of the file with its key.
+    """Create the certificate of a node with these hosts, or of a user without hosts; returns the path of the file with its key.
     UsageError if it exists, or there is no authority."""
     path = path_of(folder, name)
     if path.exists():
@@ -99,7 +99,7 @@ def renew_certificate(path: Path, days: int = DAYS) -> Certificate:
     """Replace a certificate by one with the same name and hosts, a new key and a later end."""
     known = read_certificate(path)
     if known.is_authority:
-        raise UsageError(f"{path} is an authority, and every node and client has a copy of it; make a new one with `cert ca`")
+        raise UsageError(f"{path} is an authority, and every node and client has a copy of it; create a new one with `cert ca`")
     _issue(path.parent, path, known.name, known.hosts, days)
     return read_certificate(path)
 
@@ -130,7 +130,7 @@ def list_certificates(folder: Path) -> list[Certificate]:
     for path in sorted(folder.glob("*.pem"), key=lambda path: (path.name != CA, path.name)):
         found.append(read_certificate(path))
     if not found:
-        raise UsageError(f"there are no certificates in {folder}; `strandline cert ca` makes an authority")
+        raise UsageError(f"there are no certificates in {folder}; `strandline cert ca` creates an authority")
     return found
 
 
@@ -173,13 +173,13 @@ def _load_authority(folder: Path) -> tuple[x509.Certificate, EllipticCurvePrivat
 
     path = folder / CA_KEY
     if not path.exists():
-        raise UsageError(f"there is no authority in {folder}: {path} does not exist; `strandline cert ca` makes one")
+        raise UsageError(f"there is no authority in {folder}: {path} does not exist; `strandline cert ca` creates one")
     try:
         key = load_pem_private_key(_read(path), password=None)
     except (ValueError, TypeError):
-        raise UsageError(f"{path} is not the key of an authority that `strandline cert ca` has made") from None
+        raise UsageError(f"{path} is not the key of an authority that `strandline cert ca` has created") from None
     if not isinstance(key, EllipticCurvePrivateKey):
-        raise UsageError(f"{path} is not the key of an authority that `strandline cert ca` has made")
+        raise UsageError(f"{path} is not the key of an authority that `strandline cert ca` has created")
     certificate = _load(folder / CA)
     if certificate.public_key() != key.public_key():
         raise UsageError(f"{path} is not the key of the certificate {folder / CA}")

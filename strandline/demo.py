@@ -261,7 +261,7 @@ class Demo:
             while left:
                 polled = await consumer.getmany(timeout_ms=READ_TIMEOUT_MS)
                 if not polled:
-                    raise ClusterError(f"no records came for {READ_TIMEOUT_MS} ms, while {sorted(left)} have more")
+                    raise ClusterError(f"no records arrived for {READ_TIMEOUT_MS} ms, while {sorted(left)} have more")
                 for tp, records in polled.items():
                     seen = []
                     for record in records:

@@ -113,7 +113,9 @@ async def _described(bootstrap: str, filters: Sequence[AclFilter]) -> list[Acl]:
 
 @app.command()
 def add(
-    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Who, such as User:alice; User:'*' for everyone.")],
+    principal: Annotated[
+        str, typer.Argument(metavar="PRINCIPAL", help="The principal, such as User:alice; User:'*' for everyone.")
+    ],
     operation: Operations = None,
     producer: Annotated[bool, typer.Option("--producer", help="What a producer needs: WRITE, DESCRIBE, CREATE.")] = False,
     consumer: Annotated[
@@ -132,7 +134,7 @@ def add(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
 ) -> None:
-    """Add access rules. A rule that exists already stays as it is. Any rule that denies counts more than those that allow."""
+    """Add access rules. A rule that exists already stays as it is. A rule that denies overrides all rules that allow."""
     resources = Resources(topic or (), group or (), transactional_id or (), cluster, prefixed)
     grant = Grant(principal, resources, operation or (), producer, consumer, idempotent, host or ("*",), deny)
     rules = rules_of(grant)
@@ -187,7 +189,7 @@ def remove(
 
 @app.command()
 def check(
-    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Who, such as User:alice.")],
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="The principal, such as User:alice.")],
     operation: Annotated[str, typer.Argument(metavar="OPERATION", help="READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, ...")],
     resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="topic:NAME, group:NAME, transactional-id:NAME, cluster.")],
     host: Annotated[

@@ -117,5 +117,5 @@ async def _undrain(bootstrap: str, broker_id: int) -> tuple[int, int]:
 @app.command()
 def unregister(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Form.table) -> None:
     """Unregister a broker that has stopped for good. Refused while it is alive, or has replicas. If it starts again, it registers
-    anew."""
+    again."""
     cluster.unregister(broker_id, bootstrap, output)

@@ -56,7 +56,7 @@ def cat(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print the records of a topic as JSON lines, or send JSON lines that are piped in. Reading begins with the first record and
-    goes on until Ctrl-C, unless -e is given. What it prints, it can send."""
+    continues until Ctrl-C, unless -e is given. `cat` can send what it prints."""
     name = topic_of("cat", topic, topic_option)
     if _is_producing(consume, produce):
         if from_ is not None or count is not None or exit_at_end:

@@ -11,7 +11,7 @@ import typer
 from strandline.cli.common import new_app, note
 from strandline.cli.output import Form, Output, Table, View, show
 
-app = new_app("Make an authority, and certificates for nodes and users, for TLS.")
+app = new_app("Create an authority, and certificates for nodes and users, for TLS.")
 
 Folder = Annotated[
     Path, typer.Option("--dir", metavar="DIR", help="The folder of the authority and its certificates.", file_okay=False)
@@ -29,11 +29,11 @@ def ca(
     days: Days = TEN_YEARS,
     folder: Folder = FOLDER,
 ) -> None:
-    """Make an authority: ca.pem, which every node and client trusts, and ca.key, which signs certificates and stays secret."""
+    """Create an authority: ca.pem, which every node and client trusts, and ca.key, which signs certificates and stays secret."""
     from strandline.certificates import make_authority
 
-    made = make_authority(folder, name[:64], days)
-    note(f"made {made}; keep {folder / 'ca.key'} off the nodes: whoever has it can make a certificate for any node or user")
+    path = make_authority(folder, name[:64], days)
+    note(f"created {path}; keep {folder / 'ca.key'} off the nodes: its holder can create certificates for any node or user")
 
 
 @app.command()
@@ -46,30 +46,30 @@ def node(
     days: Days = YEAR,
     folder: Folder = FOLDER,
 ) -> None:
-    """Make the certificate of a node. NAME.pem has the key, too: it is the node's ssl.keystore.location."""
+    """Create the certificate of a node. NAME.pem has the key, too: it is the node's ssl.keystore.location."""
     from strandline.certificates import make_certificate
 
-    note(f"made {make_certificate(folder, name, host, days)} for {', '.join(host)}")
+    note(f"created {make_certificate(folder, name, host, days)} for {', '.join(host)}")
 
 
 @app.command()
 def user(name: Name, days: Days = YEAR, folder: Folder = FOLDER) -> None:
-    """Make the certificate of a user, and NAME.properties for its clients (--client-config)."""
+    """Create the certificate of a user, and NAME.properties for its clients (--client-config)."""
     from strandline.certificates import make_certificate, write_properties
 
     path = make_certificate(folder, name, [], days)
     note(
-        f"made {path} and {write_properties(folder, name)}; the principal is User:CN={name}, or what the mapping rules make of it"
+        f"created {path} and {write_properties(folder, name)}; the principal is User:CN={name}, unless a mapping rule changes it"
     )
 
 
 @app.command()
 def password(name: Name, folder: Folder = FOLDER) -> None:
-    """Make a password for a user that must exist before there is metadata: a node, or the first administrator. It is added to
-    users.toml (sasl.scram.users.file). Other users are made with `strandline user add`."""
+    """Create a password for a user that must exist before there is metadata: a node, or the first administrator. It is added to
+    users.toml (sasl.scram.users.file). `strandline user add` adds other users."""
     from strandline.static_users import USERS, add_user
 
-    note(f"made {add_user(folder, name)}, and added {name} to {folder / USERS}")
+    note(f"created {add_user(folder, name)}, and added {name} to {folder / USERS}")
 
 
 @app.command()

@@ -55,7 +55,7 @@ def unregister(
     output: Output = Form.table,
 ) -> None:
     """Unregister a broker that has stopped for good. Refused while it is alive, or has replicas. If it starts again, it registers
-    anew."""
+    again."""
     run(_unregister(bootstrap, broker_id))
     show(View({"broker_id": broker_id, "unregistered": True}, [f"broker {broker_id} is unregistered"]), output)
 

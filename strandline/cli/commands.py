@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "acl": ("acl", "List, add, remove and check access rules."),
     "user": ("user", "List users, add and remove them, change their passwords."),
     "quota": ("quota", "List, set and remove quotas of users, client ids and addresses."),
-    "cert": ("cert", "Make an authority, and certificates for nodes and users."),
+    "cert": ("cert", "Create an authority, and certificates for nodes and users."),
     "context": ("context", "Name clusters, and choose the one that commands talk to."),
     "config": ("config", "Show, change and compare configuration; list the keys."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),

@@ -50,7 +50,7 @@ def show_(output: Output = Form.table) -> None:
 def add(
     name: Name,
     bootstrap: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="Brokers to connect to first.")],
-    use: Annotated[bool, typer.Option("--use", help="Make it the current context.")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Use it as the current context.")] = False,
     client_config: Annotated[
         str | None, typer.Option("--client-config", metavar="FILE", help="Kafka's client properties: how to authenticate.")
     ] = None,
@@ -70,7 +70,7 @@ def add(
 
 @app.command()
 def use(name: Name) -> None:
-    """Make a context the current one."""
+    """Use a context as the current one."""
     found = load(path_of())
     address = found.bootstrap(name)
     save(path_of(), found._replace(current=name))

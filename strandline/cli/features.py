@@ -94,7 +94,7 @@ def upgrade(
     """Raise the level of the metadata. This cannot be undone.
 
     Every controller and every registered broker must run and support the level. Nodes of a version that does not support it
-    cannot join the cluster any more.
+    can no longer join the cluster.
     """
     before, after = run(_upgrade(bootstrap, level, dry_run))
     document = {"feature": METADATA_VERSION, "previous_level": before, "level": after, "dry_run": dry_run}

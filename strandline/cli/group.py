@@ -93,8 +93,8 @@ def describe(
     output: Output = Form.table,
     watch: Watch = None,
 ) -> None:
-    """Describe groups: by partition the committed offset, the end of the log, the lag, and the member that reads it. What a
-    broker that does not answer alone knows is marked, and the exit code is 1.
+    """Describe groups: by partition the committed offset, the end of the log, the lag, and the member that reads it. If a
+    broker does not answer, what only it knows is marked, and the exit code is 1.
 
     -o wide and -o plain have the columns of kafka-consumer-groups.sh in their order.
     """
@@ -226,7 +226,7 @@ def remove_member(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
 ) -> None:
-    """Remove members from a group; their partitions go to the others. A member that still runs joins again; a static one that is
+    """Remove members from a group; the others get their partitions. A member that still runs joins again; a static one that is
     removed by its instance id does not."""
     if everyone == bool(members or instances):
         raise UsageError("name the members to remove, or --instance, or --all")

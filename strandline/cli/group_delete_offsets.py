@@ -44,7 +44,9 @@ def delete_offsets(
     offsets = run(_committed(bootstrap, group, wanted))
     if not offsets:
         raise UsageError(f"{group} has no committed offset for {', '.join(topics)}")
-    confirm(f"This deletes {len(offsets)} offsets of {group}, for good.", yes, "nothing was deleted")
+    confirm(
+        f"This deletes {len(offsets)} offset{'' if len(offsets) == 1 else 's'} of {group}, for good.", yes, "nothing was deleted"
+    )
     show(_view(group, offsets, run(_delete(bootstrap, group, list(offsets)))), output)
 
 

@@ -111,8 +111,8 @@ def seek(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
 ) -> None:
-    """Move the committed offsets of a group. Its members have to be stopped: they would not notice. Asks first, unless --yes is
-    given.
+    """Move the committed offsets of a group. Stop its members first: the command is refused while it has any. Asks first, unless
+    --yes is given.
 
     An offset that is not in the log becomes the nearest one. With --topic or --from-file, a group that does not exist yet is
     created.
@@ -137,7 +137,7 @@ def seek(
     if dry_run or not movable:
         show(_view(group, plan, {}, dry_run=dry_run), output)
         return
-    confirm(f"This moves {len(movable)} offsets of {group}.", yes)
+    confirm(f"This moves {len(movable)} offset{'' if len(movable) == 1 else 's'} of {group}.", yes)
     show(_view(group, plan, run(_commit(bootstrap, group, movable)), dry_run=False), output)
 
 

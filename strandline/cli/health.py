@@ -40,9 +40,7 @@ Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Time to wait fo
 
 Brokers = Annotated[
     int,
-    typer.Option(
-        "--brokers", metavar="N", min=0, help="With --cluster: it is not healthy before so many brokers are registered."
-    ),
+    typer.Option("--brokers", metavar="N", min=0, help="With --cluster: the number of brokers that must be registered."),
 ]
 
 

@@ -88,9 +88,9 @@ def move(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
 ) -> None:
-    """Move replicas to another log directory of their broker. Clients go on: each replica is served from its present directory
-    until its copy has caught up. The command returns when the moves have begun; `strandline log-dirs describe` shows how far they
-    are.
+    """Move replicas to another log directory of their broker. Clients are not interrupted: each replica is served from its
+    present directory until its copy has caught up. The command returns when the moves have begun; `strandline log-dirs describe`
+    shows how far they are.
 
     The present directory as DIR cancels a move. The broker's key replica.alter.log.dirs.io.max.bytes.per.second limits the rate.
     """

@@ -84,7 +84,7 @@ def _one_of(option: str, value: str | None, *choices: str | None) -> str | None:
 
 
 def snapshot(folder: Annotated[str, typer.Argument(metavar="DIR")], output: Output = Form.table) -> None:
-    """Show the versions of a table that materialize made. Exit code 3 when the table is damaged."""
+    """Show the versions of a table that `pipeline materialize` has written. Exit code 3 when the table is damaged."""
     from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFolder
 
     try:

@@ -51,7 +51,7 @@ def reassign(
     output: Output = Form.table,
     watch: Watch = None,
 ) -> None:
-    """Move partitions to other brokers while clients go on. A plan makes as few moves as it can.
+    """Move partitions to other brokers without interrupting clients. A plan has as few moves as possible.
 
     A move is complete when the new replicas have caught up; then the old ones are deleted. A throttle ends with the moves. If
     there is nothing to move, the exit code is 0.
@@ -74,7 +74,7 @@ def reassign(
             show(run(_cancel(bootstrap, names)), output)
         return
     if watch is not None:
-        raise UsageError("--watch goes with --progress")
+        raise UsageError("--watch needs --progress")
     if not (brokers or replication_factor or balance):
         raise UsageError("the goal is missing: --brokers 4,5,6, --replication-factor 3, or --balance")
     if not names and not balance:

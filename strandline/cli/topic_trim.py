@@ -56,7 +56,7 @@ def trim(
     """Delete the oldest records of a topic: those below an offset, in all partitions or some. Asks first, unless --yes is
     given.
 
-    The records cannot be read any more when the command ends. Their disk space is free after the next round of retention
+    The records can no longer be read when the command ends. Their disk space is free after the next round of retention
     (log.retention.check.interval.ms) and file.delete.delay.ms. Exit code 1 if a partition could not be trimmed.
     """
     offset = _parse(before)

@@ -79,7 +79,7 @@ def add(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
 ) -> None:
-    """Add a user. Asks for the password, unless a file has it. What the user may do is another matter: `strandline acl add`."""
+    """Add a user. Asks for the password, unless a file has it. `strandline acl add` gives the user rights."""
     _check_name(name)
     if name in run(_described(bootstrap, [name])):
         fail(f"user {name} exists already; `strandline user passwd {name}` changes its password")
@@ -118,7 +118,7 @@ def remove(
     connections until they have to authenticate again. Asks first, unless --yes is given."""
     _check_name(name)
     check_terminal(yes, "user remove takes away a user's password")
-    confirm(f"User {name} will not be able to connect any more.", yes, "nothing was removed")
+    confirm(f"User {name} will no longer be able to connect.", yes, "nothing was removed")
 
     async def work() -> None:
         from strandline.client import Admin
@@ -132,7 +132,7 @@ def remove(
 
 def _set(bootstrap: str, name: str, password: str, mechanisms: Sequence[str]) -> None:
     if not security_of(bootstrap).has_tls and not _is_loopback(bootstrap):
-        note(f"the connection to {bootstrap} is not encrypted: whoever reads it could log in as {name}; use TLS")
+        note(f"the connection to {bootstrap} is not encrypted: an eavesdropper could log in as {name}; use TLS")
 
     async def work() -> None:
         from strandline.client import Admin

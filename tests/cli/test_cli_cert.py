@@ -126,7 +126,7 @@ def test_a_mistake_is_one_sentence(folder: Path, words: list[str], reason: str) 
 
 
 def test_without_an_authority_there_is_no_certificate(tmp_path: Path) -> None:
-    assert "`strandline cert ca` makes one" in refused("user", "alice", folder=tmp_path)
+    assert "`strandline cert ca` creates one" in refused("user", "alice", folder=tmp_path)
 
 
 def test_an_authority_needs_a_name_that_can_be_shown(tmp_path: Path) -> None:
