@@ -170,7 +170,7 @@ class ClientOptions:
         None, OrNone(Text()), "The password of the private key, if the key is encrypted.", is_secret=True
     )
     ssl_check_hostname: bool = option(
-        True, Flag(), "Whether the broker's certificate has to name the host that the client connects to."
+        True, Flag(), "Whether the broker's certificate must name the host that the client connects to."
     )
     sasl_mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"] = option(
         "SCRAM-SHA-512", Choice(*MECHANISMS), "How the client proves who it is, if `security_protocol` begins with SASL."
@@ -466,7 +466,10 @@ class ConsumerOptions(ClientOptions):
     )
     fetch_max_wait_ms: int = option(500, _TIME, "How long a broker holds a fetch while it has no records for it.", "ms")
     fetch_min_bytes: int = option(
-        1, _NOT_NEGATIVE, "A broker holds a fetch until it has so many bytes for it, or `fetch_max_wait_ms` has passed.", "bytes"
+        1,
+        _NOT_NEGATIVE,
+        "A broker holds a fetch until it has this many bytes, or `fetch_max_wait_ms` has passed.",
+        "bytes",
     )
     fetch_max_bytes: int = option(52_428_800, _POSITIVE, "The most that a broker returns in one response.", "bytes")
     client_rack: str | None = option(

@@ -161,7 +161,7 @@ ssl.truststore.location=ca.pem
 - Key stores are PEM files; `ssl.keystore.location` has the key and the certificate with its chain. A relative path is relative to
   the file that names it. Keys of other things are ignored. A file with a secret that others may read is noted in the log.
 - With `security_protocol="SSL"` the certificate in `ssl_certfile` says who the client is. With OAUTHBEARER a token does
-  (`sasl_oauth_token_provider`), which is asked for anew at each authentication.
+  (`sasl_oauth_token_provider`), which is asked for again at each authentication.
 - Certificates that change on the disk are read again for the next connection. A connection whose session has an end authenticates
   again by itself (KIP-368).
 - **A refused client** raises AuthenticationFailed at once: from `start`, and if its credential was withdrawn meanwhile, from its calls
@@ -191,7 +191,7 @@ until `metadata_max_age_ms` has passed, or newer metadata says that the replica 
 with an error or cannot be reached. Then it asks the leader again. If there is no replica in its rack, it reads from the leader.
 
 - A follower returns committed records only, as a leader does. A record is visible there some milliseconds later than at the leader: the
-  follower has to learn that it is committed. A follower that has readers is told at once.
+  follower has to learn that it is committed. A follower that has readers is notified at once.
 - A position that a follower does not have is no error: the consumer asks the leader, and only the leader can say that a position is
   out of range, or that records were lost. Offsets are looked up at leaders, too.
 - `Consumer.metrics()` has `preferred_read_replica` for each partition (-1: the leader) and `fetched_bytes_from_followers`.
@@ -237,9 +237,9 @@ coordinator has named, counted from the last heartbeat that succeeded. Then othe
 **Static members** (`group_instance_id`) get the same partitions again if they return within the session time-out: no rebalance for a
 restart.
 
-**What goes wrong** is in `health()["group"]`, and `on_state_change` is called for each change. GroupMembershipFailed comes from every call
-that returns records if the coordinator refuses the consumer for good, or a background task of it was cancelled. `Admin` has the calls
-of an operator: `list_groups`, `describe_groups`, `group_lag`, `alter_group_offsets`, and so on.
+**What goes wrong** is in `health()["group"]`, and `on_state_change` is called for each change. GroupMembershipFailed is raised by
+every call that returns records if the coordinator rejects the consumer for good, or a background task of it was cancelled. `Admin` has
+the calls of an operator: `list_groups`, `describe_groups`, `group_lag`, `alter_group_offsets`, and so on.
 """
 
 _SYNC = """

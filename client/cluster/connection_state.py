@@ -217,7 +217,7 @@ class ConnectionState:
     def _check(self, answer: object) -> None:
         assert isinstance(answer, ApiVersionsResponse)
         if answer.error_code:
-            raise BrokerError(answer.error_code, "the handshake was refused")
+            raise BrokerError(answer.error_code, "the handshake was rejected")
         self.node_id = answer.node_id
         if answer.role != BROKER:
             host, port = self.address

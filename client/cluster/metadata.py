@@ -91,7 +91,7 @@ class MetadataCache:
             return UnknownTopic("the topic does not exist", topic=name, partition=partition, elapsed_ms=elapsed_ms, code=code)
         if self.is_denied(name):
             return request_failed(describe(ErrorCode.TOPIC_AUTHORIZATION_FAILED), topic=name, code=code)
-        return to_client_error(BrokerError(code or ErrorCode.UNKNOWN_SERVER_ERROR, f"metadata of topic {name!r} was refused"))
+        return to_client_error(BrokerError(code or ErrorCode.UNKNOWN_SERVER_ERROR, f"metadata of topic {name!r} was rejected"))
 
     def forget_topics(self) -> None:
         """Drop the metadata of all topics. The brokers stay known."""

@@ -21,7 +21,14 @@ from strandline.client.errors import (
     describe,
 )
 from strandline.client.producer.record_errors import ErrorOf, InvalidRecords
-from strandline.client.producer.undelivered import Undelivered, may_be_written, partition_of, stopped, stopped_before
+from strandline.client.producer.undelivered import (
+    Undelivered,
+    may_be_written,
+    no_metadata,
+    partition_of,
+    stopped,
+    stopped_before,
+)
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.loggers import get_logger
 
@@ -231,8 +238,7 @@ class DeliveryFailures:
             for batch in self._accumulator.incomplete:
                 undelivered.add(partition_of(batch), len(batch), str(self.fatal), may_be_written=batch.attempts > 0)
             return undelivered
-        error = self._cluster.metadata.last_error
-        reason = f"no metadata: {error}" if error else "no metadata yet"
+        reason = no_metadata(self._cluster.metadata.last_error)
         for name, lot in self._accumulator.parked.items():
             undelivered.add(name, len(lot.records), reason, may_be_written=False)
         for batch in self._accumulator.incomplete:

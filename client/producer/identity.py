@@ -166,7 +166,7 @@ class ProducerIdentity:
         producer_id, self.note = answer.producer_id, answer.note
         name, work_epoch = self._options.producer_name, self._options.producer_work_epoch
         if name is not None and not (is_named(producer_id) and work_epoch_of(producer_id) == work_epoch):
-            return self._refuse(RequestFailed("the broker knows no named producers", api="InitProducerId"))
+            return self._refuse(RequestFailed("the broker does not support named producers", api="InitProducerId"))
         self.producer_id, self.producer_epoch = producer_id, answer.producer_epoch
         self.known, self.last_error = True, None
         self._settled.set()

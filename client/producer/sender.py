@@ -40,7 +40,7 @@ from strandline.client.producer.identity import ProducerIdentity
 from strandline.client.producer.partition_queue import PartitionQueue, QueueState
 from strandline.client.producer.record_errors import InvalidRecords
 from strandline.client.producer.room import RoomWaiters
-from strandline.client.producer.undelivered import Undelivered
+from strandline.client.producer.undelivered import Undelivered, no_metadata
 from strandline.protocol.apis import PRODUCE
 from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, StrandlineError, to_code
 from strandline.protocol.loggers import get_logger
@@ -542,7 +542,8 @@ class Sender:
             if missing:
                 error = self._cluster.cache.unknown_topic(name, waited_ms)
             else:
-                error = DeliveryTimeout(f"no metadata: {self._cluster.metadata.last_error}", topic=name, elapsed_ms=waited_ms)
+                reason = no_metadata(self._cluster.metadata.last_error)
+                error = DeliveryTimeout(reason, topic=name, elapsed_ms=waited_ms)
             self.failures.fail_parked(name, error, max(now - after_ms / 1000, oldest))
 
     def _sweep_missing(self, now: float) -> None:
@@ -562,7 +563,7 @@ class Sender:
         if self._cluster.cache.is_denied(topic):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return lambda facts: delivery_failed(describe(code), **facts, code=code)
-        return lambda facts: UnknownTopic("the topic does not exist (any more)", **facts)
+        return lambda facts: UnknownTopic("the topic does not exist, or was deleted", **facts)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

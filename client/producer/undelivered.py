@@ -56,6 +56,11 @@ def partition_of(batch: Batch) -> str:
     return f"{batch.topic}-{batch.partition}"
 
 
+def no_metadata(error: Exception | None) -> str:
+    """Why a record of a topic without metadata is not delivered. `error`: of the last refresh; None if that did not fail."""
+    return f"no metadata: {error}" if error else "no metadata yet"
+
+
 def stopped_before(batch: Batch) -> ClientClosed:
     """The error of a batch that is not acknowledged when the producer stops."""
     return stopped(partition_of(batch), may_be_written=may_be_written(batch))

@@ -138,7 +138,7 @@ class Mailbox:
             now = time.monotonic()
             deadline = now + block_s if deadline is None else deadline
             if now >= deadline:
-                raise BufferFull(f"{self._bytes} bytes wait for room in buffer_memory, and no more are taken")
+                raise BufferFull(f"{self._bytes} bytes wait for room in buffer_memory, and no more are accepted")
             self._waiting += 1
             try:
                 self._has_room.wait(deadline - now)

@@ -32,8 +32,8 @@ class TableOptions(ClientOptions):
     snapshot_dir: str | None = option(
         None,
         OrNone(Text(1)),
-        "A folder for snapshots, one file per partition. With it, a table that starts again reads only the records that came "
-        "after the snapshot. None: it reads the whole log.",
+        "A folder for snapshots, one file per partition. With it, a table that starts again reads only the records that were "
+        "appended after the snapshot. None: it reads the whole log.",
     )
     snapshot_interval_ms: int = option(
         _SNAPSHOT_INTERVAL_MS, Duration(1), "The time between two snapshots. There is one more when the table stops.", "ms"
@@ -72,7 +72,9 @@ class TableOptions(ClientOptions):
         None, _FUNCTION, "Turns the bytes of values into what `get`, `items` and changes return, at each call."
     )
     partitioner: Partitioner | None = option(  # noqa: RUF009
-        None, _FUNCTION, "Chooses the partition of a key, as that of `Producer`. All writers of the topic need the same one."
+        None,
+        _FUNCTION,
+        "Chooses the partition of a key, like the `partitioner` of `Producer`. All writers of the topic need the same one.",
     )
 
 

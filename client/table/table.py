@@ -231,7 +231,7 @@ class Table(Generic[K, V]):
                 saved_at = loop.time()
 
     def _pause_s(self, tombstones_kept_ms: float | None) -> float:
-        """Seconds between two checks: so many that a table that is not cut off notices each tombstone in time."""
+        """Seconds between two checks: short enough that a table that is not cut off notices each tombstone in time."""
         kept_s = TEND_S * 4 if tombstones_kept_ms is None else max(tombstones_kept_ms, TOMBSTONES_KEPT_MS_MIN) / 1000
         return max(TEND_S_MIN, min(TEND_S, kept_s / 4, self.options.snapshot_interval_ms / 1000))
 

@@ -221,5 +221,5 @@ class Writer:
             raise RequestTimeout("the partition is not known yet", topic=self._topic, partition=partition) from None
 
     def _in_doubt(self, partition: int) -> DeliveryTimeout:
-        text = "the record was not acknowledged in time; it is not known whether it was written, and it may still be"
+        text = "the record was not acknowledged in time; it is not known whether it was written, and it may still be written"
         return DeliveryTimeout(text, topic=self._topic, partition=partition)

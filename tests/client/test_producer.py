@@ -315,6 +315,14 @@ async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
         assert undelivered.records == 1
 
 
+async def test_record_without_metadata_says_why_it_was_not_sent() -> None:
+    """The message was "no metadata: None" while the first request for the metadata was not answered."""
+    async with ScriptedCluster(1) as cluster, Producer(bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=300) as producer:
+        cluster.brokers[1].hanging = True
+        with pytest.raises(DeliveryTimeout, match="no metadata yet"):
+            await producer.send_nowait("orders", b"1")
+
+
 async def test_bug_in_the_producer_fails_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bug is in a callback of the event loop, which is not awaited: if it did not fail the receipts, they would wait without
     bound."""

@@ -157,7 +157,7 @@ class Committer:
         what = f"the coordinator of group {self._identity.group_id!r} does not count this consumer as a member"
         tp = tp if state is None else state.tp
         if tp is not None:
-            what = f"{tp} is not assigned to this consumer, or not any more"
+            what = f"{tp} is not assigned to this consumer, or no longer"
         gap_s = self._view().poll_gap_s or self.last_gap_s
         if gap_s is not None:
             limit = self._options.max_poll_interval_ms

@@ -436,7 +436,8 @@ def check_transactional(
     if options.enable_auto_commit:
         raise UsageError("a transactional run needs enable_auto_commit=False: its offsets are part of the transactions")
     if options.isolation_level != "read_committed":
-        raise UsageError('a transactional run needs isolation_level="read_committed": it would process what is aborted')
+        why = "otherwise it would process records of aborted transactions"
+        raise UsageError(f'a transactional run needs isolation_level="read_committed": {why}')
     if settings.retry_topic is not None:
         raise UsageError("a transactional run has no retry_topic: use retry, or dlq")
     if settings.dlq is not None and (producer.options.key_serializer or producer.options.value_serializer):
