@@ -3,7 +3,7 @@
 Processes join, sync, send heartbeats, commit, leave, restart as static members, and die; they lose responses, and send requests
 with ids and generations that they had before. Appends fail, and coordinators move. The invariants:
 
-- one generation has one leader, one protocol, and one set of members: whatever its members have received, and whichever broker coordinated;
+- one generation has one leader, one protocol, and one set of members: in all responses, and on each coordinator;
 - no two members of a generation have the same instance id;
 - an assignment that a member has received is in the log, for this member and generation;
 - every request is answered exactly once, in bounded time: at the latest when all sessions and rebalances could end;

@@ -1,8 +1,8 @@
 """Random members, topics and failures against the rules that a group must keep (KIP-848).
 
-A client here knows only what responses contain: it takes partitions when a response names them, and goes on owning what it has to give
-up until it has done so and says so in a heartbeat. Responses get lost, processes crash and return, topics change, appends fail,
-the coordinator moves and its log is compacted. After each step:
+A client here knows only what responses contain: it takes partitions when a response names them, and goes on owning what it has
+to give up until it has done so and says so in a heartbeat. Responses get lost, processes crash and return, topics change, appends
+fail, the coordinator moves and its log is compacted. After each step:
 
 - no partition is owned by two clients, by the responses that they have received, each in an epoch that the coordinator accepts;
 - every owner may commit;
