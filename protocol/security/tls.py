@@ -91,30 +91,43 @@ def client_context(security: ClientSecurity) -> ssl.SSLContext:
     be used, the old context stays in use. Raises UsageError if the files cannot be used and there is no old context."""
     if security.ssl_context is not None:
         return security.ssl_context
-    stamp = tuple(_stamp(file) for file in (security.ssl_cafile, security.ssl_certfile, security.ssl_keyfile))
-    kept = _client_contexts.get(security)
-    if kept is not None and kept[0] == stamp:
+    kept, stamps = _client_contexts.get(security), _stamps(security)
+    if kept is not None and kept[0] == stamps:
         return kept[1]
     try:
-        context = new_client_context(security)
+        return read_client_context(security)
     except UsageError as e:
         if kept is None:
             raise
         logger.warning("tls.reload_failed", reason=str(e))
-        context = kept[1]
-    if len(_client_contexts) >= _CONTEXTS_MAX:
-        _client_contexts.clear()
-    _client_contexts[security] = (stamp, context)
-    return context
+        return _keep(security, stamps, kept[1])
 
 
+def read_client_context(security: ClientSecurity) -> ssl.SSLContext:
+    """The context from the present content of the files, whatever was read before. `client_context` returns it until the files
+    can be used again after a change. Raises UsageError, which names the file that cannot be used."""
+    stamps = _stamps(security)  # Before the files are read: a change during the read is noticed later.
+    return _keep(security, stamps, _new_client_context(security))
+
+
+_Stamps = tuple[tuple[int, int] | None, ...]
 _CONTEXTS_MAX = 100
-_client_contexts: dict[ClientSecurity, tuple[tuple[tuple[int, int] | None, ...], ssl.SSLContext]] = {}
+_client_contexts: dict[ClientSecurity, tuple[_Stamps, ssl.SSLContext]] = {}
 """Settings -> the state of the files when they were read, and the context."""
 
 
-def new_client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """A context from the present content of the files. Raises UsageError that names the file that cannot be used."""
+def _keep(security: ClientSecurity, stamps: _Stamps, context: ssl.SSLContext) -> ssl.SSLContext:
+    if len(_client_contexts) >= _CONTEXTS_MAX:
+        _client_contexts.clear()
+    _client_contexts[security] = stamps, context
+    return context
+
+
+def _stamps(security: ClientSecurity) -> _Stamps:
+    return tuple(_stamp(file) for file in (security.ssl_cafile, security.ssl_certfile, security.ssl_keyfile))
+
+
+def _new_client_context(security: ClientSecurity) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _restrict(context)
     context.check_hostname = security.ssl_check_hostname

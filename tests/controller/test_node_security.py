@@ -253,6 +253,18 @@ def test_node_that_starts_reads_the_files_itself(folder: Path, tmp_path: Path) -
         security(keys(folder) | to_controllers)
 
 
+def test_outgoing_connections_use_what_the_start_has_read(folder: Path, tmp_path: Path) -> None:
+    """The first connection to another node may be opened hours after the start, while the certificate is half-written. It used to
+    fail with an error that callers do not expect: a controller then opened no connection to that voter again."""
+    pem = tmp_path / "broker-1.pem"
+    pem.write_bytes((folder / "broker-1.pem").read_bytes())
+    node = security(keys(folder, ssl__keystore__location=str(pem)))
+    pem.write_bytes(pem.read_bytes()[:300])
+    first = client_context(node.to_brokers)
+    pem.write_bytes((folder / "broker-1.pem").read_bytes())
+    assert client_context(node.to_brokers) is not first
+
+
 @pytest.mark.parametrize(
     "key",
     [

@@ -22,7 +22,7 @@ from strandline.protocol.security.client_security import NO_SECURITY, ClientSecu
 from strandline.protocol.security.listener_security import PLAINTEXT, ListenerSecurity
 from strandline.protocol.security.mechanisms import OAUTHBEARER, PLAIN, SCRAM_256, SCRAM_512, MakeServerExchange
 from strandline.protocol.security.scram import ScramCredential
-from strandline.protocol.security.tls import ServerTls, ServerTlsSettings, new_client_context
+from strandline.protocol.security.tls import ServerTls, ServerTlsSettings, read_client_context
 
 logger = get_logger(__name__)
 
@@ -202,7 +202,7 @@ class NodeSecurity:
             return NO_SECURITY
         client = self._client_of(settings, self.settings.values[mechanism_key])
         if client.has_tls:
-            new_client_context(client)  # Files that cannot be used are reported at the start, and not by the first connection.
+            read_client_context(client)  # Files that cannot be used are reported at the start, and not by the first connection.
         return client
 
     def _client_of(self, settings: ListenerSettings, mechanism: str) -> ClientSecurity:
