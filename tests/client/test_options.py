@@ -155,7 +155,7 @@ def test_default_of_an_option_can_be_written_as_text(client: type, row: Option) 
         assert row.parse(str(row.default)) == row.default
 
 
-def test_idempotence_follows_acks_unless_told() -> None:
+def test_idempotence_follows_acks_by_default() -> None:
     assert ProducerOptions().idempotent
     assert not ProducerOptions(acks=1).idempotent
     assert not ProducerOptions(enable_idempotence=False).idempotent

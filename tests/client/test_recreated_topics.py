@@ -52,7 +52,7 @@ async def until_failed(reader: Consumer) -> None:
             await reader.refresh_metadata()
 
 
-async def until_told(reader: Consumer) -> StrandlineError:
+async def next_error(reader: Consumer) -> StrandlineError:
     with pytest.raises(StrandlineError) as raised:
         await reader.getone(timeout_ms=5000)
     return raised.value
@@ -286,7 +286,7 @@ async def test_deletion_is_raised_after_assign_and_subscribe() -> None:
         there.create("orders")
         fill(there, "orders", 20)
         async with asyncio.timeout(5):
-            while isinstance(other := await until_told(reader), UnknownTopic):
+            while isinstance(other := await next_error(reader), UnknownTopic):
                 await reader.refresh_metadata()
         assert "position 10" in str(other)
         assert await read(subscribed, 20) == numbers(0, 20)
@@ -309,7 +309,7 @@ async def test_topic_that_is_known_again_needs_no_seek() -> None:
         for broker in there.brokers.values():
             broker.picture = {}, {}
         await reader.refresh_metadata()
-        assert isinstance(await until_told(reader), UnknownTopic)
+        assert isinstance(await next_error(reader), UnknownTopic)
         for broker in there.brokers.values():
             broker.picture = None
         await reader.refresh_metadata()

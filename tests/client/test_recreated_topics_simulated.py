@@ -65,7 +65,7 @@ async def write(servers: str, generation: int, count: int) -> None:
             await producer.send_and_wait("orders", b"%d %d" % (generation, number), partition=0)
 
 
-async def make_anew(admin: Admin, met: set[bytes]) -> None:
+async def recreate(admin: Admin, met: set[bytes]) -> None:
     """Recreate the topic. Repeats each request until faults let it pass; brokers may have older metadata than the last answer."""
     while True:
         with suppress(UnknownTopic):
@@ -92,11 +92,11 @@ async def recreate_while_reading(cluster: Cluster, reader: Reader) -> None:
     servers = cluster.bootstrap_servers
     async with Admin(bootstrap_servers=servers) as admin:
         met: set[bytes] = set()
-        await make_anew(admin, met)
+        await recreate(admin, met)
         await write(servers, 0, 5)
         reading = asyncio.create_task(reader.read(servers))
         for generation in range(1, GENERATIONS):
-            await make_anew(admin, met)
+            await recreate(admin, met)
             await write(servers, generation, random.randint(1, 15))
             await asyncio.sleep(random.uniform(0, 4))
         async with asyncio.timeout(120):

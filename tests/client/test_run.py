@@ -59,7 +59,7 @@ async def test_keys_are_handled_at_the_same_time_and_each_in_order() -> None:
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 2}, {"concurrency": "key", "max_tasks": 2}])
-async def test_no_more_calls_than_allowed_run_at_the_same_time(options: dict[str, Any]) -> None:
+async def test_calls_at_the_same_time_are_limited(options: dict[str, Any]) -> None:
     running_now = most = handled = 0
 
     async def handle(record: ConsumerRecord) -> None:
@@ -75,7 +75,7 @@ async def test_no_more_calls_than_allowed_run_at_the_same_time(options: dict[str
     assert most == 2
 
 
-async def test_batches_have_no_more_records_than_asked_for() -> None:
+async def test_batch_size_limits_the_records_of_a_batch() -> None:
     batches: list[list[tuple[int, int]]] = []
 
     async def handle(records: list[ConsumerRecord]) -> None:

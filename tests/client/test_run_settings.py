@@ -160,7 +160,7 @@ def test_dead_letter_says_what_went_wrong_and_where() -> None:
     assert headers.ATTEMPT not in fields
 
 
-def test_dead_letter_that_is_sent_back_begins_anew() -> None:
+def test_attempts_of_a_resent_dead_letter_begin_at_one() -> None:
     """An operator sends dead letters back to their topic, with the headers; the attempts are then counted from 1."""
     fields = headers.dead_letter_headers(RECORD, "billing", raised(ValueError()), 4)
     assert attempt_of(in_topic("orders", fields)) == 1

@@ -229,7 +229,7 @@ async def test_denied_topic_is_raised_and_the_others_go_on(cluster: Cluster) -> 
             except TopicAuthorizationFailed as e:
                 errors.append(e)
         assert {topic for e in errors for topic in e.topics} == {"secret"}
-        assert len(errors) < 10, "the program is told about once a second, and not in a loop"
+        assert len(errors) < 10, "the program gets an error about once a second, and not in a loop"
 
 
 async def test_partition_is_read_when_the_right_is_granted(cluster: Cluster) -> None:

@@ -251,7 +251,7 @@ def test_error_in_the_block_gets_a_note() -> None:
         assert "not acknowledged" in raised.value.__notes__[0]
 
 
-def test_result_waits_no_longer_than_it_is_told() -> None:
+def test_result_waits_at_most_for_its_timeout() -> None:
     with scripted_on_a_thread() as (cluster, _):
         cluster.produce_fate = lambda broker, key: "silence"
         producer = Producer(bootstrap_servers=cluster.bootstrap)
