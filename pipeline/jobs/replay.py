@@ -15,7 +15,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -207,7 +207,8 @@ def _log_ranges(asked: _Asked) -> list[Range]:
     view = ClusterView(asked.read.client, asked.read.subscription)
     tps = view.partitions()
     latest = {tp: end.offset for tp, end in view.latest(tps).items()}
-    return ranges_of(asked.read, view.at, view.earliest(tps), latest)
+    ranges = ranges_of(asked.read, view.at, view.earliest(tps), latest)
+    return [replace(each, topic_id=view.topic_ids[each.topic]) for each in ranges]
 
 
 def _lake_ranges(spark: SparkSession, asked: _Asked, lake: Lake) -> list[Range]:

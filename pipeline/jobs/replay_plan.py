@@ -5,12 +5,14 @@
 
     {"v": 1, "name": "march", "asked": {"topic": "orders", "to": "orders-again", "lake": null, ...},
      "place": "same", "count": 4,                                  how partitions are chosen, of how many
-     "ranges": [{"partition": 0, "start": 1200, "end": 5000, "leader_epoch": 3}], "begun_ms": 1738000000000}
+     "ranges": [{"partition": 0, "start": 1200, "end": 5000, "leader_epoch": 3,
+                 "topic_id": "43da6650a3a54dec96b2421481e09a48"}],             of a log; a lake has no topic id
+     "begun_ms": 1738000000000}
 
 A run that continues a replay must write the same rows in the same order as the first run. So the plan fixes what would be
-different later: the end of the log, the offsets of timestamps, and the target's number of partitions. Each partition of the
-source has a producer of its own, named replay/<name>/<partition>. The target's brokers know how many rows each of these names has
-written.
+different later: the end of the log, the offsets of timestamps, and the target's number of partitions. The topic id shows the
+tasks whether the source was recreated. Each partition of the source has a producer of its own, named replay/<name>/<partition>.
+The target's brokers know how many rows each of these names has written.
 """
 
 from __future__ import annotations
@@ -110,8 +112,7 @@ class Checkpoint:
             raise UsageError(f"{self.folder / PLAN} is not a plan of a replay: {type(e).__name__}: {e}") from None
 
     def write_plan(self, plan: Plan) -> None:
-        ranges = [{name: getattr(r, name) for name in ("partition", "start", "end", "leader_epoch")} for r in plan.ranges]
-        self._write(PLAN, {"v": VERSION, **asdict(plan), "ranges": ranges})
+        self._write(PLAN, {"v": VERSION, **asdict(plan), "ranges": [_stored(each) for each in plan.ranges]})
 
     def done(self) -> dict[str, Any] | None:
         """The stored result; None if the replay has not ended. Raises UsageError if the file cannot be read as JSON."""
@@ -136,6 +137,17 @@ class Checkpoint:
             new.write_text(json.dumps(document, indent=1) + "\n")
 
 
+def _stored(each: Range) -> dict[str, Any]:
+    offsets = {"partition": each.partition, "start": each.start, "end": each.end, "leader_epoch": each.leader_epoch}
+    return {**offsets, "topic_id": each.topic_id.hex()}
+
+
+def _range(topic: str, stored: Mapping[str, Any]) -> Range:
+    """A range of the plan. The plan of an earlier release has no topic id."""
+    fields = {"topic_id": "", **stored}
+    return Range(topic=topic, **{**fields, "topic_id": bytes.fromhex(fields["topic_id"])})
+
+
 def _plan(document: Mapping[str, Any]) -> Plan:
     if document["v"] != VERSION:
         raise ValueError(f"it has version {document['v']}; this program knows version {VERSION}")
@@ -145,6 +157,6 @@ def _plan(document: Mapping[str, Any]) -> Plan:
         asked=document["asked"],
         place="key" if document["place"] == "key" else "same",
         count=int(document["count"]),
-        ranges=tuple(Range(topic=topic, **each) for each in document["ranges"]),
+        ranges=tuple(_range(topic, each) for each in document["ranges"]),
         begun_ms=int(document["begun_ms"]),
     )

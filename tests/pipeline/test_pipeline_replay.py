@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import tempfile
 from dataclasses import replace
@@ -35,7 +36,7 @@ PLAN = Plan(
     asked={"topic": "orders", "to": "again", "lake": None},
     place="key",
     count=3,
-    ranges=(Range("orders", 0, 5, 9, 2), Range("orders", 1, 0, 7)),
+    ranges=(Range("orders", 0, 5, 9, 2, b"\x01\xff"), Range("orders", 1, 0, 7)),
     begun_ms=1,
 )
 
@@ -47,6 +48,16 @@ def test_plan_is_read_as_written(tmp_path: Path) -> None:
     with checkpoint.at_work():
         checkpoint.write_plan(PLAN)
     assert checkpoint.plan() == PLAN
+
+
+def test_plan_of_an_earlier_release_has_no_topic_id(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.write_plan(PLAN)
+    document = json.loads((tmp_path / "plan.json").read_text())
+    for each in document["ranges"]:
+        del each["topic_id"]
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    assert checkpoint.plan() == replace(PLAN, ranges=(Range("orders", 0, 5, 9, 2), Range("orders", 1, 0, 7)))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"v": 2}', '{"v": 1, "asked": {"topic": "orders"}, "name": "x"}'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.errors import PySparkException
@@ -109,6 +110,26 @@ def test_run_continues_after_the_rows_of_the_last_one(source: Source, monkeypatc
     done = source.run()
     assert (done.records, done.found) == (100, 48)
     assert len(source.log.read_all(source.to)) == 100
+
+
+def test_recreated_source_is_data_loss(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records are others than those of the plan, also if it has as many."""
+    source.fill(20)
+    monkeypatch.setattr(job, "_run", Mock(side_effect=RuntimeError("dies here")))
+    with pytest.raises(RuntimeError, match="dies here"):
+        source.run()
+    monkeypatch.undo()
+
+    async def delete() -> None:
+        async with source.log.cluster.admin() as admin:
+            await admin.delete_topics([source.topic])
+
+    source.log.run(delete())
+    source.log.create_topic(source.topic, partitions=2)
+    source.fill(30)
+    with pytest.raises(PySparkException, match=f"{source.topic}-. was read up to offset 0, and its topic was .* recreated"):
+        source.run()
+    assert source.log.read_all(source.to) == []
 
 
 def test_lake_is_replayed_into_fewer_partitions(source: Source, tmp_path: Path) -> None:
