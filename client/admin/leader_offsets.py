@@ -11,7 +11,7 @@ from functools import partial
 
 from strandline.client.admin_types import TopicDescription
 from strandline.client.cluster.cluster import Cluster
-from strandline.client.cluster.leader_fan_out import ask_leaders
+from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
 from strandline.protocol.apis import LIST_OFFSETS
 from strandline.protocol.errors import StrandlineError
@@ -42,7 +42,8 @@ class OffsetQuestions:
         while True:
             missing = {tp: timestamp for tp, timestamp in wanted.items() if tp not in found}
             by_leader = self._by_leader(await self._describe(sorted({p.topic for p in missing}), deadline), missing)
-            timeout_ms = max(1.0, (deadline - loop.time()) * 1000)
+            left_ms = (deadline - loop.time()) * 1000
+            timeout_ms = max(1.0, min(left_ms, ANSWER_TIMEOUT_MS, self._cluster.options.request_timeout_ms))
             for answers in (await ask_leaders(by_leader, partial(self._ask, timeout_ms=timeout_ms))).values():
                 found |= {} if isinstance(answers, StrandlineError) else answers
             if all(tp in found for tps in by_leader.values() for tp in tps) or loop.time() + RETRY_S >= deadline:

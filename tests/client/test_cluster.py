@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from random import Random
 
 import pytest
+from waiting import until
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.cluster import refresh_gap
@@ -29,6 +30,7 @@ from strandline.protocol.messages.admin import (
     MetadataResponse,
     MetadataTopic,
 )
+from strandline.protocol.messages.data import LATEST_TIMESTAMP
 from strandline.protocol.rpc.server import ServerRequest
 
 from .scripted import ScriptedCluster
@@ -318,6 +320,22 @@ async def test_repeated_check_of_a_new_topic_finds_the_one_that_exists() -> None
     async with cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
         with pytest.raises(RequestFailed, match="TOPIC_ALREADY_EXISTS"):
             await admin.create_topics(["orders"], validate_only=True)
+
+
+async def test_new_leader_is_asked_for_offsets_if_the_old_one_hangs() -> None:
+    """The call waited for the old leader until its own time limit, and returned without the partition."""
+    async with ScriptedCluster(2) as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        cluster.create("orders")
+        await admin.list_offsets({("orders", 0): LATEST_TIMESTAMP})
+        cluster.brokers[1].hanging = True
+        asked = asyncio.create_task(admin.list_offsets({("orders", 0): LATEST_TIMESTAMP}))
+        await until(lambda: bool(cluster.brokers[1].held))
+        cluster.move_leader("orders", 0, 2)
+        async with asyncio.timeout(10):
+            (end,) = (await asked).values()
+        assert end is not None
+        assert end.leader_epoch == 1
+        cluster.brokers[1].answer_late()
 
 
 async def test_an_admin_call_ends_at_its_timeout() -> None:
