@@ -8,7 +8,7 @@ broker that is down affects only the groups that it coordinates.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from strandline.client.cluster.cluster import Cluster
@@ -29,10 +29,10 @@ Answer = TypeVar("Answer")
 class Asked:
     """One coordinator, as an argument of the function that sends requests to it."""
 
-    def __init__(self, node_id: int, connection: ConnectionState, timeout_ms: float, is_retry: bool) -> None:
+    def __init__(self, node_id: int, connection: ConnectionState, timeout_ms: float, repeated: Collection[str]) -> None:
         self.node_id = node_id
-        self.is_retry = is_retry
-        """Whether an earlier attempt may have made the change."""
+        self.repeated = repeated
+        """The groups that an earlier attempt may have changed."""
         self._connection = connection
         self._timeout_ms = timeout_ms
 
@@ -93,9 +93,9 @@ class CoordinatorFanOut(Generic[Answer]):
 
     async def _ask_one(self, coordinator: Coordinator, group_ids: list[str]) -> None:
         connection = self._cluster.connections.state_at((coordinator.host, coordinator.port))
-        is_retry = any(group_id in self._asked for group_id in group_ids)
+        repeated = self._asked.keys() & {*group_ids}
         self._asked.update(dict.fromkeys(group_ids))
-        asked = Asked(coordinator.node_id, connection, min(self._left_ms(), ANSWER_TIMEOUT_MS), is_retry)
+        asked = Asked(coordinator.node_id, connection, min(self._left_ms(), ANSWER_TIMEOUT_MS), repeated)
         try:
             answers = await self._ask(asked, group_ids)
         except StrandlineError as e:

@@ -131,10 +131,9 @@ class GroupCalls(TopicDescriptions):
         async def ask(asked: Asked, ids: list[str]) -> dict[str, GroupResult | StrandlineError]:
             response = await asked.request(apis.DELETE_GROUPS, messages.DeleteGroupsRequest(ids))
             assert isinstance(response, messages.DeleteGroupsResponse)
-            is_gone = ErrorCode.GROUP_ID_NOT_FOUND if asked.is_retry else ErrorCode.NONE
             return {
                 deleted.group_id: GroupResult()
-                if deleted.error_code == is_gone
+                if deleted.error_code == ErrorCode.GROUP_ID_NOT_FOUND and deleted.group_id in asked.repeated
                 else error_in(deleted.error_code, deleted.error_message, "DeleteGroups") or GroupResult()
                 for deleted in response.results
             }
@@ -171,7 +170,7 @@ class GroupCalls(TopicDescriptions):
         async def ask(asked: Asked, ids: list[str]) -> dict[str, list[GroupMemberResult] | StrandlineError]:
             response = await asked.request(apis.LEAVE_GROUP, messages.LeaveGroupRequest(ids[0], leaving))
             assert isinstance(response, messages.LeaveGroupResponse)
-            is_gone = ErrorCode.UNKNOWN_MEMBER_ID if asked.is_retry else ErrorCode.NONE
+            is_gone = ErrorCode.UNKNOWN_MEMBER_ID if asked.repeated else ErrorCode.NONE
             results = [
                 GroupMemberResult(m.member_id, m.group_instance_id, to_code(0 if m.error_code == is_gone else m.error_code))
                 for m in response.members
@@ -267,6 +266,9 @@ class GroupCalls(TopicDescriptions):
         async def ask(asked: Asked, ids: list[str]) -> dict[str, dict[TopicPartition, GroupOffsetResult] | StrandlineError]:
             response = await asked.request(apis.OFFSET_DELETE, messages.OffsetDeleteRequest(ids[0], by_topic_id(keys)))
             assert isinstance(response, messages.OffsetDeleteResponse)
+            if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND and asked.repeated:
+                # A group without members does not exist after an earlier attempt has deleted its last offset.
+                return {ids[0]: _offset_results(keys, dict.fromkeys(keys, ErrorCode.NONE))}
             codes = {(p.topic_id, p.partition): to_code(p.error_code) for p in response.partitions}
             return {ids[0]: error_in(response.error_code, response.error_message, "OffsetDelete") or _offset_results(keys, codes)}
 

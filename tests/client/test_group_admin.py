@@ -43,6 +43,8 @@ class Described:
         self.deleted: list[str] = []
         self.lost_responses = 0
         """The number of changes to carry out without a response."""
+        self.unknown: dict[str, int] = {}
+        """How often the coordinator of a group is still looked up without success."""
         self.finds = 0
 
     def handlers(self, broker: ScriptedBroker) -> dict[int, object]:
@@ -61,7 +63,7 @@ class Described:
         def handler(serve: object) -> object:
             def handle(request: ServerRequest) -> None:
                 answer = serve(broker, request)  # type: ignore[operator]
-                if self.lost_responses and request.api_key in (apis.DELETE_GROUPS, apis.LEAVE_GROUP):
+                if self.lost_responses and request.api_key in (apis.DELETE_GROUPS, apis.LEAVE_GROUP, apis.OFFSET_DELETE):
                     self.lost_responses -= 1
                     request.connection.close()
                 else:
@@ -78,6 +80,9 @@ class Described:
         found = []
         for key in body.keys:
             broker = self.cluster.brokers.get(int(key[-1]))
+            if self.unknown.get(key, 0):
+                self.unknown[key] -= 1
+                broker = None
             if broker is None:
                 found.append(messages.Coordinator(key, error_code=C.COORDINATOR_NOT_AVAILABLE))
             else:
@@ -150,6 +155,8 @@ class Described:
             if not is_read:
                 stored.pop(key, None)
             answers.append(messages.OffsetDeletePartition(*key, C.GROUP_SUBSCRIBED_TO_TOPIC if is_read else C.NONE))
+        if not stored:
+            del self.groups.committed[body.group_id]
         return messages.OffsetDeleteResponse(partitions=answers)
 
 
@@ -328,6 +335,14 @@ async def test_deletion_whose_response_was_lost_has_succeeded() -> None:
         assert await admin.delete_groups(["b1"]) == {"b1": GroupResult()}
 
 
+async def test_group_that_was_not_asked_for_is_not_counted_as_deleted() -> None:
+    """A repeated request may contain a group whose coordinator was not known before."""
+    async with described() as (_, there, admin):
+        there.newer, there.lost_responses, there.unknown = {"b1": newer("b1")}, 1, {"none1": 1}
+        results = await admin.delete_groups(["b1", "none1"])
+        assert (results["b1"], results["none1"].code) == (GroupResult(), C.GROUP_ID_NOT_FOUND)
+
+
 async def test_members_are_removed() -> None:
     async with described() as (_, there, admin):
         there.newer = {"b1": newer("b1", newer_member("m"), newer_member("n"))}
@@ -394,6 +409,15 @@ async def test_offsets_are_deleted_each_with_a_result() -> None:
         with pytest.raises(RequestFailed) as raised:
             await admin.delete_group_offsets("none2", [P0])
         assert raised.value.code == C.GROUP_ID_NOT_FOUND
+
+
+async def test_deletion_of_the_last_offset_whose_response_was_lost_has_succeeded() -> None:
+    """A group without members does not exist after its last offset is deleted."""
+    async with described() as (_, there, admin):
+        there.groups.store("orders", 0, 5, "b1")
+        there.lost_responses = 1
+        results = await admin.delete_group_offsets("b1", [P0])
+        assert {tp: result.code for tp, result in results.items()} == {P0: C.NONE}
 
 
 async def test_call_about_one_group_ends_at_its_time_limit() -> None:
