@@ -20,8 +20,16 @@ STATE, INTERVAL, ELECTION, TRUNCATION, LAG, SKEW = "state", "interval", "electio
 UNDER_REPLICATED, UNDER_MIN_ISR, WITHOUT_LEADER, OUT_OF_ISR = "under_replicated", "under_min_isr", "without_leader", "out_of_isr"
 FAILOVER, HANDOVER = "failover", "handover"
 BEFORE_THE_LOGS = "before the logs"
-PLANNED = ("controlled_shutdown", "preferred_election")
-"""Causes of elections in which the old leader still runs: a handover, not a fail-over."""
+PLANNED = (
+    "controlled_shutdown",
+    "leader_proposed",
+    "leaders_balanced",
+    "min_isr_lowered",
+    "preferred_election",
+    "reassignment_requested",
+)
+"""Causes of elections in which the old leader still runs: a handover, not a fail-over. (A reassignment that removes the leader is
+completed by a request, by the leader's proposal of an ISR, or by a lower min.insync.replicas.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,19 +13,21 @@ import re
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from chromium import find_chromium, new_page, running_chromium
 from typer.testing import CliRunner
 
 from strandline.cli import pipeline
+from strandline.controller.decision import Cause
 from strandline.pipeline.jobs.replication import log_files
 from strandline.pipeline.jobs.replication_facts import CUT, EVENTS, FOREIGN, Fact, read_line
 from strandline.pipeline.jobs.replication_page import page
 from strandline.pipeline.jobs.replication_partition import (
     INTERVAL,
     OUT_OF_ISR,
+    PLANNED,
     STATE,
     UNDER_MIN_ISR,
     UNDER_REPLICATED,
@@ -201,9 +203,25 @@ def test_failover_of_an_offline_partition_begins_with_its_lost_leader() -> None:
     assert [row.is_open for row in found.of(INTERVAL, UNDER_MIN_ISR)] == [True]
 
 
-def test_planned_handover_is_not_a_failover() -> None:
-    found = report([*created(), changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "controlled_shutdown")])
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "controlled_shutdown",
+        "preferred_election",
+        "leaders_balanced",
+        "reassignment_requested",
+        "leader_proposed",
+        "min_isr_lowered",
+    ],
+)
+def test_planned_handover_is_not_a_failover(cause: str) -> None:
+    """The old leader still runs. The last three end a reassignment that removes it."""
+    found = report([*created(), changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), cause)])
     assert (len(found.failovers), [row.what for row in found.elections]) == (0, ["handover"])
+
+
+def test_planned_causes_are_causes_of_the_controller() -> None:
+    assert set(PLANNED) < set(get_args(Cause))
 
 
 def test_shrink_has_the_cause_that_the_leader_logged() -> None:
