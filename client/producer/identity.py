@@ -112,7 +112,7 @@ class ProducerIdentity:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._decide(self._request(self.producer_epoch))
         except TimeoutError:
-            text = f"older epochs may still write: {self.last_error}"
+            text = "older epochs may still write" + (f": {self.last_error}" if self.last_error else "")
             raise RequestTimeout(text, api="InitProducerId", elapsed_ms=timeout_ms) from None
         if self.refused is not None:
             raise copy_of(self.refused)

@@ -187,6 +187,17 @@ async def test_a_request_without_an_answer_ends(cluster: ScriptedCluster) -> Non
             await producer.written([("orders", 9)])
 
 
+async def test_time_limit_of_written_alone_says_what_is_unsure(cluster: ScriptedCluster) -> None:
+    """The message ended with "None" while the first request was not answered."""
+    async with attempt(cluster) as producer:
+        for broker in cluster.brokers.values():
+            broker.hanging = True
+        with pytest.raises(RequestTimeout, match=r"^older epochs may still write \("):
+            await producer.written([P0], alone=True, timeout_ms=100)
+        for broker in cluster.brokers.values():
+            broker.answer_late()
+
+
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
