@@ -77,7 +77,12 @@ def hash_of_first(rows: pa.RecordBatch, *, include_headers: bool) -> bytes:
         return b""
     values, keys, headers = columns_of(rows.slice(0, 1), include_headers)
     (row,) = zip(keys or (None,), values, headers or ((),), strict=True)
-    return _hash(None, *row)
+    return hash_of_row(*row)
+
+
+def hash_of_row(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None) -> bytes:
+    """The hash of a row without its partition."""
+    return _hash(None, key, value, headers)
 
 
 def _end_offsets(options: WriteOptions, topic: str) -> list[int]:

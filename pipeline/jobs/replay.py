@@ -264,9 +264,8 @@ def _run(spark: SparkSession, asked: _Asked, plan: Plan, pace: Pace, progress: P
         ReplayTask(
             plan,
             [sources[partition] for partition in hand],
-            asked.write.client,
+            asked.write,
             pace.share(sum(left[partition] for partition in hand) / total),
-            asked.write.write_timeout_ms,
         )
         for hand in dealt(left, slots(spark, otherwise=len(left)))
     ]

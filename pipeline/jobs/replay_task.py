@@ -1,13 +1,14 @@
 """A task of a replay: writes partitions of the source to the target, one after the other, each with a producer name of its own.
 
 Every run reads a partition from the beginning of its range. The producer asks how many rows of its name each partition of the
-target has, skips that many rows, and writes the following ones.
+target has, skips that many rows, and writes the following ones. The last row that it skips must be the last one that the target
+has: the source may lack earlier rows by now, for instance by compaction, and then later rows would be skipped in their place.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,11 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from strandline.client import Producer, Receipt, TopicPartition
+from strandline.pipeline.earlier_rows import Hash, hash_of_row, last_rows
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.jobs.lake_writer import COLUMNS as LAKE_COLUMNS
 from strandline.pipeline.jobs.lake_writer import HEADERS
 from strandline.pipeline.jobs.replay_pace import Pace
 from strandline.pipeline.jobs.replay_plan import Plan
+from strandline.pipeline.options import WriteOptions
 from strandline.pipeline.planning import Range
 from strandline.pipeline.session import Session, session
 from strandline.pipeline.sink import SENDING
@@ -131,10 +134,9 @@ class ReplayTask:
 
     plan: Plan
     sources: Sequence[LogRange | LakeRange]
-    client: Mapping[str, Any]
+    options: WriteOptions
     """The options of the producers."""
     pace: Pace
-    timeout_ms: int
 
     def run(self) -> Iterator[pyarrow.RecordBatch]:
         for source in self.sources:
@@ -150,8 +152,8 @@ class ReplayTask:
     def _replay(self, source: LogRange | LakeRange) -> _Writer:
         here, partition = session(), source.range.partition
         name = self.plan.producer_name(partition)
-        producer = Producer(**{**SENDING, **self.client, "producer_name": name, "producer_work_epoch": 0})
-        writer = _Writer(self.plan, partition, producer, self.pace, self.timeout_ms)
+        producer = Producer(**{**SENDING, **self.options.client, "producer_name": name, "producer_work_epoch": 0})
+        writer = _Writer(self.plan, partition, producer, self.options, self.pace)
         try:
             here.run(writer.begin())
             for batch in source.read():
@@ -169,8 +171,8 @@ class _Writer:
     plan: Plan
     partition: int
     producer: Producer
+    options: WriteOptions
     pace: Pace
-    timeout_ms: int
     records: int = 0
     """Number of records that were read, with those that an earlier run or attempt wrote."""
     found: int = 0
@@ -179,15 +181,21 @@ class _Writer:
     """Bytes of keys and values that this attempt wrote."""
     _skip: dict[int, int] = field(default_factory=dict)
     """For each partition of the target, how many of the next rows it already has."""
+    _last_rows: dict[int, Hash] = field(default_factory=dict)
+    """For each partition of the target, the hash of the last of these rows, if the target still has it."""
     _receipts: dict[Any, Receipt] = field(default_factory=dict)
     """A receipt for each batch that is not acknowledged yet."""
 
     async def begin(self) -> None:
         await self.producer.start()
         partitions = [self.partition] if self.plan.place == "same" else range(self.plan.count)
-        there = await self.producer.written([TopicPartition(self.plan.to, p) for p in partitions], timeout_ms=self.timeout_ms)
+        targets = [TopicPartition(self.plan.to, p) for p in partitions]
+        there = await self.producer.written(targets, timeout_ms=self.options.write_timeout_ms)
         self._skip = {tp.partition: count for tp, count in there.items() if count}
         self.found = sum(self._skip.values())
+        if self.found:
+            found = await last_rows(self.options, self.producer.producer_id, there)
+            self._last_rows = {tp.partition: row for tp, row in found.items()}
 
     def write(self, here: Session, batch: pyarrow.RecordBatch) -> None:
         step = self.pace.step(ROWS)
@@ -201,6 +209,8 @@ class _Writer:
             target = self.plan.target_partition(self.partition, record.key)
             if skip := self._skip.get(target):
                 self._skip[target] = skip - 1
+                if skip == 1:
+                    self._check_last(target, record)
                 continue
             sent = (record.value, record.key, target, record.headers, record.timestamp_ms)
             receipt = await self.producer.send(self.plan.to, *sent)
@@ -211,6 +221,19 @@ class _Writer:
         if count:
             await self._keep_pace(count, size, here.loop.time())
 
+    def _check_last(self, target: int, record: Record) -> None:
+        """Raises RowsDiffer if this record, the last to skip, is not the last one that an earlier run wrote."""
+        last = self._last_rows.get(target)
+        if last is not None and last != hash_of_row(record.key, record.value, record.headers):
+            raise self._differs("other")
+
+    def _differs(self, kind: str) -> RowsDiffer:
+        text = (
+            f"partition {self.partition} has {kind} records than an earlier run wrote: the source has changed, for instance by "
+            "compaction; start another replay into another topic"
+        )
+        return RowsDiffer(text, topic=self.plan.to, partition=self.partition)
+
     async def _keep_pace(self, count: int, size: int, now: float) -> None:
         import asyncio
 
@@ -218,11 +241,10 @@ class _Writer:
             await asyncio.sleep(wait_s)
 
     async def finish(self) -> None:
-        await self.producer.flush(self.timeout_ms)
+        await self.producer.flush(self.options.write_timeout_ms)
         self._check_receipts()
         if any(self._skip.values()):
-            text = f"partition {self.partition} has fewer records than an earlier run wrote: the source has changed"
-            raise RowsDiffer(text, topic=self.plan.to, partition=self.partition)
+            raise self._differs("fewer")
 
     def _check_receipts(self) -> None:
         """Forgets acknowledged batches. Raises the error of the first batch that failed."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import queue
 import tempfile
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,13 @@ from hypothesis import strategies as st
 
 from strandline.client.consumer.records import TopicPartition
 from strandline.client.producer.partitioner import partition_for_key
-from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.errors import DataLoss, RowsDiffer
 from strandline.pipeline.jobs import replay_task, replay_watch
 from strandline.pipeline.jobs.replay import ranges_of
 from strandline.pipeline.jobs.replay_pace import Pace, dealt
 from strandline.pipeline.jobs.replay_plan import Checkpoint, Plan, chosen_place
 from strandline.pipeline.jobs.replay_task import HEADERS, LAKE_ROWS, LakeRange, records_of
-from strandline.pipeline.options import read_options
+from strandline.pipeline.options import WriteOptions, read_options
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
 
@@ -151,6 +152,48 @@ def test_progress_is_the_number_of_rows_in_the_target(log: ThreadedCluster, monk
     counts = queue.Queue[int]()
     with replay_watch.watching({"bootstrap_servers": log.bootstrap_servers}, plan, counts.put):
         assert counts.get(timeout=30) == 7
+
+
+# -- a run that continues -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A source with records of these numbers."""
+
+    numbers: tuple[int, ...]
+    range: Range = Range("orders", 0, 0, 20)  # noqa: RUF009 - it is frozen
+
+    def read(self) -> Iterator[pyarrow.RecordBatch]:
+        texts = [b"%d" % n for n in self.numbers]
+        headers = [[{"key": "n", "value": text}] if n % 2 else None for n, text in zip(self.numbers, texts, strict=True)]
+        columns = {"offset": self.numbers, "key": [b"k"] * len(texts), "value": texts, "timestamp": self.numbers}
+        yield pyarrow.RecordBatch.from_pydict({**columns, "headers": headers}, schema=LAKE_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [(tuple(range(12)), None), (tuple(range(2, 12)), "other records"), ((0, 1), "fewer records")],
+    ids=["same", "compacted", "deleted"],
+)
+def test_changed_source_is_an_error(log: ThreadedCluster, numbers: tuple[int, ...], message: str | None) -> None:
+    """A run that continues skips as many records as the target has. If compaction removed some of them from the source, it would
+    skip records that no run wrote."""
+    plan = replace(PLAN, name=log.create_topic(), place="same", asked={**PLAN.asked, "to": log.create_topic(partitions=1)})
+    options = WriteOptions(client={"bootstrap_servers": log.bootstrap_servers})
+
+    def run(*numbers: int) -> None:
+        for _ in replay_task.ReplayTask(plan, [Rows(numbers)], options, Pace()).run():  # type: ignore[list-item]
+            pass
+
+    run(*range(5))
+    if message is None:
+        run(*numbers)
+    else:
+        with pytest.raises(RowsDiffer, match=f"partition 0 has {message} than an earlier run wrote"):
+            run(*numbers)
+    expected = range(5) if message else numbers
+    assert [int(r.value or b"") for r in log.read_all(plan.to)] == list(expected)
 
 
 # -- from where to where ----------------------------------------------------------------------------------------------
