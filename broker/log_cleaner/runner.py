@@ -52,6 +52,8 @@ PAUSE_S = 0.003
 """How long the thread pauses after each slice while the broker serves requests."""
 LOOK_S = 1.0
 """How often a round that pauses checks whether its log has changed, in seconds."""
+NO_ROOM_S = 60.0
+"""A log whose round has ended because its disk was full is tried again after this time, or when no other log is due."""
 _LOAD_FACTOR = 0.5
 _MARKS_PART = 16
 """At most one part in this many of a map's memory holds marks. With the default size, that is enough for 33 million offsets."""
@@ -140,8 +142,8 @@ class LogCleaner:
         self.metrics = CleanerMetrics()
         self.in_progress: dict[TopicIdPartition, LogToClean] = {}
         self.uncleanable: dict[TopicIdPartition, Uncleanable] = {}
-        self._without_room: set[TopicIdPartition] = set()
-        """Logs whose rounds ended because their disks were full. They are tried again when no other log is due."""
+        self._without_room: dict[TopicIdPartition, float] = {}
+        """Logs whose rounds ended because their disks were full -> until when other logs are cleaned first (`NO_ROOM_S`)."""
 
     # -- for metrics and health ---------------------------------------------------------------------------------------
 
@@ -239,6 +241,7 @@ class LogCleaner:
                     self._failures.on_disk_error(e)
         self.metrics.on_assessed(logs)
         may_clean = [each for each in logs if self._may_clean(each.key)]
+        self._without_room = {key: until for key, until in self._without_room.items() if self._looked_at < until}
         found = choose(each for each in may_clean if each.key not in self._without_room)
         if found is None:
             self._without_room.clear()
@@ -314,7 +317,7 @@ class LogCleaner:
 
     def _on_disk_error(self, key: TopicIdPartition, log: Log, error: DiskError) -> None:
         if error.is_full:
-            self._without_room.add(key)
+            self._without_room[key] = self._stopwatch() + NO_ROOM_S
             logger.warning("log_cleaner.disk_full", **log.fields, reason=str(error))
         else:
             self._failures.on_disk_error(error)

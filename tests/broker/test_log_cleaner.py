@@ -14,7 +14,7 @@ from waiting import until
 
 from strandline.broker.log_cleaner.choice import assess, choose
 from strandline.broker.log_cleaner.metrics import CleanerMetrics
-from strandline.broker.log_cleaner.runner import IDLE_SLICE_BYTES, PAUSE_S, SLICE_BYTES, CleanerSettings, LogCleaner
+from strandline.broker.log_cleaner.runner import IDLE_SLICE_BYTES, NO_ROOM_S, PAUSE_S, SLICE_BYTES, CleanerSettings, LogCleaner
 from strandline.broker.log_cleaner.throttle import RequestLoad, Throttle
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.builder import encode_batch
@@ -53,6 +53,7 @@ class Bench:
         self.removed: list[str] = []
         self.requests_served = 0
         self.now_ms = NOW_MS
+        self.now = 0.0
         manager = self.node.manager
         self.cleaner = LogCleaner(
             self.node.log_dirs,
@@ -64,7 +65,7 @@ class Bench:
             remove_later=lambda log, paths: self.removed.extend(paths),
             apply_retention=lambda log: self.removed.extend(log.delete_old_segments(self.now_ms)),
             wall_clock_ms=lambda: self.now_ms,
-            stopwatch=lambda: 0.0,
+            stopwatch=lambda: self.now,
             requests_served=lambda: self.requests_served,
         )
 
@@ -390,6 +391,20 @@ async def test_log_without_room_does_not_hold_up_the_others() -> None:
     assert await bench.clean() is True
     assert bench.records() == [(2, b"3")]
     assert await bench.clean() is False, "no other log is due"
+    assert await bench.clean() is True
+    assert other.first_dirty_offset == 3
+
+
+async def test_log_without_room_is_tried_again_although_another_one_is_always_due() -> None:
+    """Its disk may have room by then, and under a steady load the cleaner may never be idle."""
+    bench = Bench()
+    bench.world.topic(replicas=(1,), topic_id=OTHER[0], name="other", cleanup_policy="compact", segment_bytes="2000")
+    other = bench.node.manager.directory.partitions[OTHER].log
+    bench.write(b"1", b"2", b"3", to=OTHER)
+    bench.node.files.fail_next("write", f"{other.dir}/*.cleaned", errno.ENOSPC)
+    assert await bench.clean() is False
+    bench.write(b"1", b"2")
+    bench.now += NO_ROOM_S
     assert await bench.clean() is True
     assert other.first_dirty_offset == 3
 
