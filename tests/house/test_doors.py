@@ -103,6 +103,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     "protocol/security/jwks.py": {
         "open": "the keys of tokens; a node of a simulation accepts none",
         "urllib": "the same, from a configured URL",
+        "http": "the errors of these requests",
         "threading.Lock": "tokens are checked in threads",
         "jwt": "parses keys",
     },
