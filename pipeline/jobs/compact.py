@@ -35,7 +35,16 @@ from strandline.pipeline.jobs.lake import (
     file_place,
     manifest_number,
 )
-from strandline.pipeline.jobs.lake_folder import Folder, check_is_no_delta, checksum, local_path, move, read_manifest, temporary
+from strandline.pipeline.jobs.lake_folder import (
+    Folder,
+    check_is_no_delta,
+    checksum,
+    is_temporary,
+    local_path,
+    move,
+    read_manifest,
+    temporary,
+)
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -210,13 +219,15 @@ def entry_of(row: Mapping[str, Any], known: Mapping[str, DataFile]) -> DataFile:
 
 
 def sweep(folder: Folder, keep_s: float) -> int:
-    """Deletes files that no manifest names any longer. Returns their number."""
+    """Deletes files that no manifest names any longer. Returns their number.
+
+    The ends are read before the names: a batch that is published in between is after these ends."""
     before = time.time() - keep_s
+    newest = folder.newest()
+    ends = {} if newest is None else newest.ends
     deleted = sum(_delete(path) for path in _manifests_to_go(folder, before))
     named = {file.path for number in folder.numbers() for file in folder.manifest(number).files}
     named |= {file.path for file in folder.every_base_file()}
-    newest = folder.newest()
-    ends = {} if newest is None else newest.ends
     return deleted + sum(_delete(path) for path in _data_to_go(folder.root, named, ends, before))
 
 
@@ -234,12 +245,16 @@ def _manifests_to_go(folder: Folder, before: float) -> Iterator[Path]:
 def _data_to_go(root: Path, named: set[str], ends: Mapping[TopicPartition, int], before: float) -> Iterator[Path]:
     for path in root.glob("*/date=*/*"):
         is_named = str(path.relative_to(root)) in named
-        if not is_named and path.stat().st_mtime <= before and (_is_temporary(path) or _is_below(path, ends)):
+        if not is_named and (is_temporary(path) or _is_below(path, ends)) and _is_older(path, before):
             yield path
 
 
-def _is_temporary(path: Path) -> bool:
-    return path.name.startswith(".") and path.suffix == ".new"
+def _is_older(path: Path, before: float) -> bool:
+    """Whether the file was last changed before this time. False for a temporary file that its writer has renamed meanwhile."""
+    try:
+        return path.stat().st_mtime <= before
+    except FileNotFoundError:
+        return False
 
 
 def _is_below(path: Path, ends: Mapping[TopicPartition, int]) -> bool:

@@ -40,6 +40,7 @@ from strandline.pipeline.jobs.lake import (
 from strandline.protocol.errors import UsageError
 
 DELTA_LOG = "_delta_log"
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.new")
 _OTHER_SYSTEM = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -206,6 +207,11 @@ def appearing(path: Path) -> Iterator[Path]:
 def temporary(folder: Path) -> Path:
     """A unique name that readers skip."""
     return folder / f".{secrets.token_hex(8)}.new"
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether `temporary` made this name."""
+    return _TEMPORARY.fullmatch(path.name) is not None
 
 
 def move(new: Path, path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_pipeline_lake import ORDERS, add, any_lake, offsets_in, rows, write
 
 from strandline.pipeline.jobs.compact import JoinFiles, entry_of, neighbours, replaced, sweep
-from strandline.pipeline.jobs.lake import DataFile, LakeDamaged, based_on, file_path, join
+from strandline.pipeline.jobs.lake import DataFile, LakeDamaged, Manifest, based_on, file_path, join
 from strandline.pipeline.jobs.lake_folder import Folder, read_manifest
 from strandline.protocol.errors import UsageError
 
@@ -84,13 +84,35 @@ def test_replaced_files_stay_for_a_while(lake: Path) -> None:
 def test_unlisted_files_are_deleted_if_no_batch_writes_them(lake: Path) -> None:
     folder = lake / "orders" / "date=1970-01-01"
     (left_over,) = folder.glob("*-00000000000000000000-9.parquet")
-    for name in ("orders-0-00000000000000000000-5.parquet", ".0123.new", "orders-0-00000000000000000030-35.parquet", "mine.txt"):
+    ours = ("orders-0-00000000000000000000-5.parquet", ".0123456789abcdef.new", "orders-0-00000000000000000030-35.parquet")
+    for name in (*ours, "mine.txt", ".mine.new"):
         (folder / name).write_bytes(left_over.read_bytes())
+    (folder / ".fedcba9876543210.new").symlink_to("a file that its writer has just renamed")
     assert sweep(Folder(lake), keep_s=60) == 0
     assert sweep(Folder(lake), keep_s=0) == 2
     names = {path.name for path in folder.iterdir()}
-    assert {"mine.txt", "orders-0-00000000000000000030-35.parquet"} < names
+    assert {"mine.txt", ".mine.new", "orders-0-00000000000000000030-35.parquet"} < names
     assert offsets_in(read_manifest(lake, checksums=True)) == list(range(30))
+
+
+@pytest.mark.parametrize("call", range(1, 4))
+def test_batch_that_is_published_during_the_sweep_stays(lake: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Its files must not be taken for left-over ones, whatever the sweep has read before."""
+    files, calls = write(lake, rows([30, 31])), 0
+    numbers = Folder.numbers
+
+    def publishing(folder: Folder, base: Manifest | None = None) -> list[int]:
+        nonlocal calls
+        found, calls = numbers(folder, base), calls + 1
+        if calls == call:
+            folder.publish("query", 3, files)
+        return found
+
+    monkeypatch.setattr(Folder, "numbers", publishing)
+    sweep(Folder(lake), keep_s=0)
+    monkeypatch.undo()
+    Folder(lake).publish("query", 3, files)
+    assert offsets_in(read_manifest(lake, checksums=True)) == list(range(32))
 
 
 def test_order_of_records_stays(tmp_path: Path) -> None:
