@@ -8,7 +8,7 @@ from random import Random
 
 from strandline.controller.metadata.voters import Voter
 from strandline.controller.raft.config import RaftConfig
-from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
@@ -90,7 +90,8 @@ class VoterChannel:
                 request_timeout_ms=timeout_ms,
                 security=self._security,
             )
-        except BrokerError as e:
+        except (BrokerError, UsageError) as found:  # UsageError: a file of the security settings cannot be read now.
+            e = found if isinstance(found, BrokerError) else BrokerError(ErrorCode.NETWORK_EXCEPTION, str(found))
             self._back_off()
             self._note(e)
             self._connecting = None
