@@ -38,6 +38,8 @@ _READS = frozenset({apis.API_VERSIONS, apis.METADATA, apis.DESCRIBE_CONFIGS, api
 """Requests that change nothing, so that several brokers may answer them."""
 
 R = TypeVar("R", bound=Message)
+Send = Callable[[int, Message, float], Awaitable[Message]]
+"""Sends a request of this API key once, and returns its response, which arrives within this time limit in ms."""
 
 
 class AdminRequests:
@@ -78,14 +80,16 @@ class AdminRequests:
         check: Callable[[R, bool], None] | None,
         deadline: float,
         broker_id: int | None = None,
+        send: Send | None = None,
     ) -> R:
         """Send a request to this broker, or to any, until a response passes `check`, an error is not retriable, or the deadline
-        (on the loop's clock) is reached. Returns the response, which is of class `kind`.
+        (on the loop's clock) is reached. `send` chooses the broker of each attempt, if given. Returns the response, which is of
+        class `kind`.
 
         `check(response, is_retry)` raises the error that the response contains. `is_retry`: an earlier attempt may have made the
         change. Raises that error if it is not retriable or there was one attempt, otherwise RequestTimeout; NoBrokersAvailable if
         no broker could be reached."""
-        ask = self._route(api_key, broker_id)
+        ask = send or self._route(api_key, broker_id)
         started = self._loop_time()
         attempts, delay_s = 0, RETRY_S
         while True:
@@ -105,7 +109,7 @@ class AdminRequests:
             await asyncio.sleep(pause_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
 
-    def _route(self, api_key: int, broker_id: int | None) -> Callable[[int, Message, float], Awaitable[Message]]:
+    def _route(self, api_key: int, broker_id: int | None) -> Send:
         """The function that sends a request: to this broker, or if it is None, to as many brokers as the kind of request
         permits."""
         cluster = self._running()

@@ -24,11 +24,12 @@ from strandline.client.admin.transaction_types import (
 )
 from strandline.client.arguments import check_encodes, checked_list, checked_partitions, checked_whole
 from strandline.client.consumer.records import TopicPartition
-from strandline.client.errors import RequestFailed, UsageError
+from strandline.client.errors import RequestFailed, UnknownTopic, UsageError, no_such_partition
 from strandline.client.options import TRANSACTIONAL_ID_LENGTH_MAX
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode, StrandlineError
 from strandline.protocol.messages import transactions as messages
+from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
 from strandline.protocol.messages.groups import KEY_TYPE_TRANSACTION, GroupTopicPartitions
 
@@ -155,17 +156,14 @@ class TransactionCalls(PartitionCalls):
     async def abort_transaction(self, opened: OpenTransaction, *, timeout_ms: float = 30_000) -> None:
         """End a hanging transaction in one partition: write a marker that aborts it. Use it only for one that
         `find_hanging_transactions` has found; the rest of a live transaction could still be committed. RequestFailed if the
-        leader rejects the marker, for example because the transaction has ended; RequestTimeout."""
-        deadline = self._deadline(timeout_ms)
-        (topic,) = await self._describe([opened.partition.topic], deadline)
-        leader_id = topic.partitions[opened.partition.partition].leader_id
-        marker = messages.WritableTxnMarker(
-            opened.producer_id,
-            opened.producer_epoch,
-            False,
-            [GroupTopicPartitions(topic.topic_id, [opened.partition.partition])],
-            max(opened.coordinator_epoch, 0),
-        )
+        leader rejects the marker, for example because the transaction has ended; UnknownTopic; RequestTimeout."""
+        deadline, tp = self._deadline(timeout_ms), opened.partition
+        (topic,) = await self._describe([tp.topic], deadline)
+        if tp.partition >= len(topic.partitions):
+            raise UnknownTopic(no_such_partition(len(topic.partitions)), topic=tp.topic, partition=tp.partition)
+        of_topic = GroupTopicPartitions(topic.topic_id, [tp.partition])
+        coordinator_epoch = max(opened.coordinator_epoch, 0)
+        marker = messages.WritableTxnMarker(opened.producer_id, opened.producer_epoch, False, [of_topic], coordinator_epoch)
 
         def check(response: messages.WriteTxnMarkersResponse, is_retry: bool) -> None:
             result = response.markers[0].partitions[0]
@@ -173,9 +171,14 @@ class TransactionCalls(PartitionCalls):
             if error is not None:
                 raise error
 
-        request = messages.WriteTxnMarkersRequest([marker])
-        broker_id = leader_id if leader_id >= 0 else None
-        await self._ask(apis.WRITE_TXN_MARKERS, request, messages.WriteTxnMarkersResponse, check, deadline, broker_id=broker_id)
+        request, send = messages.WriteTxnMarkersRequest([marker]), partial(self._ask_leader, tp, deadline)
+        await self._ask(apis.WRITE_TXN_MARKERS, request, messages.WriteTxnMarkersResponse, check, deadline, send=send)
+
+    async def _ask_leader(self, tp: TopicPartition, deadline: float, api_key: int, body: Message, timeout_ms: float) -> Message:
+        """Send a request to the present leader of a partition, or to any broker if the partition has no leader."""
+        (topic,) = await self._describe([tp.topic], deadline)
+        leader_id = next((p.leader_id for p in topic.partitions if p.partition == tp.partition), -1)
+        return await self._route(api_key, leader_id if leader_id >= 0 else None)(api_key, body, timeout_ms)
 
     async def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_ms: float = 30_000

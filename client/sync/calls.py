@@ -451,7 +451,7 @@ class AdminCalls(Bridge[Admin]):
     def abort_transaction(self, opened: OpenTransaction, *, timeout_ms: float = 30000) -> None:
         """End a hanging transaction in one partition: write a marker that aborts it. Use it only for one that
         `find_hanging_transactions` has found; the rest of a live transaction could still be committed. RequestFailed if the
-        leader rejects the marker, for example because the transaction has ended; RequestTimeout."""
+        leader rejects the marker, for example because the transaction has ended; UnknownTopic; RequestTimeout."""
         self._run(self._client.abort_transaction, opened, timeout_ms=timeout_ms)
 
     def fence_producers(
