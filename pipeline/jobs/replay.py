@@ -199,8 +199,13 @@ def _check_same(folder: Checkpoint, plan: Plan, asked: _Asked, name: str | None)
     if name is not None and name != plan.name:
         raise UsageError(f"the replay in {folder.folder} is named {plan.name}, not {name}")
     for what, was in plan.asked.items():
-        if asked.words[what] != was:
+        if _folded(asked.words[what]) != _folded(was):
             raise UsageError(f"the replay in {folder.folder} was started with {what} = {was!r}, not {asked.words[what]!r}")
+
+
+def _folded(word: Any) -> Any:
+    """The value of an argument, with the names of options in lower case, because Spark accepts them in any case."""
+    return {name.lower(): value for name, value in word.items()} if isinstance(word, Mapping) else word
 
 
 def _log_ranges(asked: _Asked) -> list[Range]:

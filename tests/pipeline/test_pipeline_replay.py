@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pyarrow
 import pyarrow.parquet
@@ -20,7 +21,7 @@ from strandline.client.consumer.records import TopicPartition
 from strandline.client.producer.partitioner import partition_for_key
 from strandline.pipeline.errors import DataLoss, RowsDiffer
 from strandline.pipeline.jobs import replay_task, replay_watch
-from strandline.pipeline.jobs.replay import ranges_of
+from strandline.pipeline.jobs.replay import _check_same, ranges_of
 from strandline.pipeline.jobs.replay_pace import Pace, dealt
 from strandline.pipeline.jobs.replay_plan import Checkpoint, Plan, chosen_place
 from strandline.pipeline.jobs.replay_task import HEADERS, LAKE_ROWS, LakeRange, records_of
@@ -155,6 +156,19 @@ def test_progress_is_the_number_of_rows_in_the_target(log: ThreadedCluster, monk
 
 
 # -- a run that continues -------------------------------------------------------------------------------------------
+
+
+def test_options_of_a_later_run_may_have_another_case() -> None:
+    """Spark accepts the names of options in any case."""
+    checkpoint, plan = Checkpoint("folder"), replace(PLAN, asked={"options": {"startingTimestamp": "5"}})
+
+    def check(options: dict[str, str]) -> None:
+        _check_same(checkpoint, plan, Mock(words={"options": options}), None)
+
+    check({"STARTINGTIMESTAMP": "5"})
+    for other in ({"startingTimestamp": "6"}, {}):
+        with pytest.raises(UsageError, match=r"was started with options = \{'startingTimestamp': '5'\}, not"):
+            check(other)
 
 
 @dataclass(frozen=True)
