@@ -464,7 +464,12 @@ class ConsumerOptions(ClientOptions):
         "Where to read if there is no position, or if the position is not in the log: at the end, at the beginning, or nowhere "
         '("error", or "none" as in Kafka: OffsetOutOfRange is raised).',
     )
-    fetch_max_wait_ms: int = option(500, _TIME, "How long a broker holds a fetch while it has no records for it.", "ms")
+    fetch_max_wait_ms: int = option(
+        500,
+        _TIME,
+        "How long a broker holds a fetch while it has no records for it; at most half of `request_timeout_ms`.",
+        "ms",
+    )
     fetch_min_bytes: int = option(
         1,
         _NOT_NEGATIVE,

@@ -61,6 +61,8 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self._isolation = int(options.isolation_level == "read_committed")
         self._rack = options.client_rack or ""
+        self._max_wait_ms = min(options.fetch_max_wait_ms, options.request_timeout_ms // 2)
+        """How long a broker may hold a fetch back: it answers before the request times out."""
         self._brokers: dict[int, BrokerFetches] = {}
         self._session_of: dict[TopicIdPartition, BrokerFetches] = {}
         """The broker whose session holds the partition."""
@@ -260,7 +262,7 @@ class Fetcher:
         body = FetchRequest(
             -1,
             -1,
-            options.fetch_max_wait_ms,
+            self._max_wait_ms,
             options.fetch_min_bytes,
             options.fetch_max_bytes,
             self._isolation,
@@ -275,7 +277,7 @@ class Fetcher:
         sent.sent_at = self._loop.time()
         if self._watch_timer is None:
             self._watch_in(STALL_S)
-        timeout_ms = min(options.request_timeout_ms, options.fetch_max_wait_ms + FETCH_GRACE_MS)
+        timeout_ms = min(options.request_timeout_ms, self._max_wait_ms + FETCH_GRACE_MS)
         self.counters["fetches"] += 1
         answer = partial(self._on_response, broker, sent)
         connection.send(FETCH, body, on_response=answer, timeout_ms=timeout_ms, of_silence=True)
@@ -294,7 +296,7 @@ class Fetcher:
         if self._closed:
             return
         now = self._loop.time()
-        limit_s = self._options.fetch_max_wait_ms / 1000 + STALL_S
+        limit_s = self._max_wait_ms / 1000 + STALL_S
         oldest = {broker: broker.oldest_sent_at() for broker in self._brokers.values()}
         for broker, sent_at in oldest.items():
             self._cluster.suspect_if_stalled(broker.broker_id, sent_at, limit_s)

@@ -55,7 +55,12 @@ class TableOptions(ClientOptions):
         None, OrNone(Text(1, 1024)), "The rack where the table runs, as for `Consumer`: it reads from a replica there."
     )
     check_crcs: bool = option(True, Flag(), "Compare each batch with its checksum.")
-    fetch_max_wait_ms: int = option(500, Duration(), "How long a broker holds a fetch while it has no records for it.", "ms")
+    fetch_max_wait_ms: int = option(
+        500,
+        Duration(),
+        "How long a broker holds a fetch while it has no records for it; at most half of `request_timeout_ms`.",
+        "ms",
+    )
     max_partition_fetch_bytes: int = option(
         4_194_304, Whole(1), "The most that a broker returns per partition in one response.", "bytes"
     )

@@ -812,3 +812,13 @@ async def test_assign_may_be_called_outside_the_loop_that_runs_it() -> None:
             loop = asyncio.get_running_loop()
             await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(consumer.assign([ORDERS]), loop).result(5))
             assert len(await read(consumer, 5)) == 5
+
+
+async def test_broker_holds_a_fetch_for_less_than_the_request_timeout() -> None:
+    """With a `request_timeout_ms` below `fetch_max_wait_ms`, each fetch of an idle consumer failed, with a warning, a refresh of
+    the metadata and a new fetch session."""
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        async with earliest(cluster, "orders", request_timeout_ms=400):
+            await until(lambda: len(cluster.fetch_requests) >= 2)
+            assert {request.max_wait_ms for request in cluster.fetch_requests} == {200}
