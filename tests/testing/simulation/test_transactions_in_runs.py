@@ -3,6 +3,8 @@ product."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,9 +13,11 @@ from test_nemesis import quiet
 
 from strandline.client import Producer
 from strandline.testing.history.transactions import Transaction, check_exactly_once
+from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.cluster.transactions import work
 from strandline.testing.simulation.cluster.transactions.reader import CommittedReader
 from strandline.testing.simulation.group_plans import CRASH
+from strandline.testing.simulation.kernel.world import World
 from strandline.testing.simulation.options import Options, draw_options, with_transactions
 from strandline.testing.simulation.runs.run import run_seed
 from strandline.testing.simulation.transaction_plans import SHIPPED, VANISH, WriterPlan
@@ -99,6 +103,16 @@ def test_records_are_shipped_exactly_once(monkeypatch: pytest.MonkeyPatch) -> No
     report = run_seed(1, options=shipping(1))
     assert report.verdict == "ok", str(report)
     assert numbers[0][0] == numbers[0][1] > 20
+
+
+def test_i44_waits_for_the_timeout_of_the_slowest_shipper() -> None:
+    """The transaction of a shipper that vanishes stays open until its own timeout, which may be longer than each writer's."""
+    options = shipping(1)
+    slow = replace(options.shippers[0], options={**OPTIONS, "transaction_timeout_ms": 60_000})
+    with closing(World(1)) as world:
+        given: Any = dict.fromkeys(("produces", "going", "started", "committed"))
+        transactions = work.TransactionWork(SimCluster(world), options.replaced(shippers=(slow,)), [], **given)
+        assert transactions.longest_s > 60
 
 
 @pytest.mark.slow

@@ -135,8 +135,8 @@ class TransactionWork:
 
     @property
     def longest_s(self) -> float:
-        """The longest time, in seconds, that a transaction of a writer may stay open after the death of its process."""
-        timeouts = [plan.options["transaction_timeout_ms"] for plan in self.options.writers]
+        """The longest time, in seconds, that a transaction may stay open after the death of the process that began it."""
+        timeouts = [plan.options["transaction_timeout_ms"] for plan in (*self.options.writers, *self.options.shippers)]
         sweep_ms = self.options.settings.get("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000)
         return (max(timeouts, default=0) + int(sweep_ms)) / 1000
 
