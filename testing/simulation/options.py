@@ -383,7 +383,7 @@ class Options:
             ("lies of a client", self.lies),
             ("deletes records", "yes" if self.trims else "no"),
             ("racks of the brokers", " ".join(self.racks) or "none"),
-            ("security", self.security or "none: everyone may do everything"),
+            ("security", self.security or "none: every client may do everything"),
             ("level of the metadata", "raised during the run" if self.upgrades else "the newest"),
             ("reassignments", " ".join(("begun",) * self.reassigns + ("drains",) * self.drains) or "none"),
             ("log directories", "replicas move between them" if self.moves_logs else "replicas stay"),

@@ -43,9 +43,9 @@ class Difference(NamedTuple):
     other: list[str]
 
     def __str__(self) -> str:
-        text = [f"They differ from line {self.line} on. Both did:", *(f"      {line}" for line in self.before)]
-        text += ["Then the one did:", *(f"    - {line}" for line in self.one)]
-        return "\n".join([*text, "and the other:", *(f"    + {line}" for line in self.other)])
+        text = [f"The runs differ from line {self.line} on. Both runs did:", *(f"      {line}" for line in self.before)]
+        text += ["Then one run did:", *(f"    - {line}" for line in self.one)]
+        return "\n".join([*text, "and the other run did:", *(f"    + {line}" for line in self.other)])
 
 
 def first_difference(one: Iterable[str], other: Iterable[str]) -> Difference | None:

@@ -12,7 +12,7 @@ from strandline.broker.groups.group_config_manager import GroupConfigManager
 from strandline.testing.simulation.campaign.mutation import Patch, mutation
 
 
-@mutation("M114", "a session that becomes shorter ends before its member has heard of it")
+@mutation("M114", "a shortened session ends before its member has received the new length")
 def _shorten_at_once() -> list[Patch]:
     def extend(self: MemberTimers, group_id: str, member_id: str, now: float, *, knows_last_answer: bool) -> None:
         self.start_session(group_id, member_id, now)
@@ -20,7 +20,7 @@ def _shorten_at_once() -> list[Patch]:
     return [(MemberTimers, "extend_session", extend)]
 
 
-@mutation("M115", "a new coordinator begins sessions that are shorter than the ones that the earlier one told")
+@mutation("M115", "a new coordinator starts shorter sessions than the previous coordinator sent to the members")
 def _forget_longer_session() -> list[Patch]:
     return [(GroupConfigManager, "session_to_resume_ms", lambda self, group_id, now: self.of(group_id).session_timeout_ms)]
 
@@ -36,7 +36,7 @@ def _keep_removed_configuration() -> list[Patch]:
     return [(GroupConfigManager, "_use", keep)]
 
 
-@mutation("M117", "a coordinator acts on values outside of the bounds of its file")
+@mutation("M117", "a coordinator uses values outside the bounds of its configuration file")
 def _ignore_bounds() -> list[Patch]:
     return [(group_config_manager, "value_in_bounds", lambda name, value, node: value)]
 
@@ -51,6 +51,6 @@ def _end_early() -> list[Patch]:
     return [(MemberTimers, "_session_end", soon)]
 
 
-@mutation("M119", "a target is computed without regard to the group's interval")
+@mutation("M119", "a target assignment is computed before the group's assignment interval is over")
 def _assign_at_once() -> list[Patch]:
     return [(AssignmentSchedule, "may_assign", lambda self, group, now: True)]

@@ -150,7 +150,7 @@ def _words(search: Search) -> str:
 
 def markdown(rows: Iterable[Row]) -> str:
     lines = [
-        "| mutation | what the code does then | random seeds | processor time | found by | scenarios | found by |",
+        "| mutation | what the code does | random seeds | processor time | found by | scenarios | found by |",
         "|---|---|---:|---:|---|---:|---|",
     ]
     for row in rows:
@@ -164,7 +164,7 @@ def markdown(rows: Iterable[Row]) -> str:
 def _seeds(search: Search) -> str:
     if search.found_after is not None:
         return str(search.found_after)
-    return f"not in {search.runs}" if search.runs else "not looked for"
+    return f"not in {search.runs}" if search.runs else "not searched for"
 
 
 def _by(search: Search) -> str:
@@ -188,10 +188,10 @@ def chosen(names: Iterable[str]) -> list[str]:
 
 
 def _arguments(words: Sequence[str] | None) -> Any:
-    parser = argparse.ArgumentParser(prog="hunt", description="How soon does the simulation find each mutation?")
-    parser.add_argument("mutations", nargs="*", metavar="M01", help="these; by default all")
-    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="runs of each kind at most (default: %(default)s)")
-    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="of looking for it (default: both)")
+    parser = argparse.ArgumentParser(prog="hunt", description="Measures how soon the simulation finds each mutation.")
+    parser.add_argument("mutations", nargs="*", metavar="M01", help="mutations to search for (default: all)")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="most runs of each kind (default: %(default)s)")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="kinds of runs (default: both)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the table is written (default: %(default)s)")
     return parser.parse_args(words)

@@ -493,7 +493,7 @@ def _append_fenced() -> list[Patch]:
     return [(Log, "_find_unfenced", lambda self, headers, token: self._find_duplicates(headers))]
 
 
-@mutation("M71", "a leader only remembers the fencing token, and writes no fence")
+@mutation("M71", "a leader keeps the fencing token in memory only, and appends no fence")
 def _remember_token_only() -> list[Patch]:
     def fenceless(self: Log, records: Any, headers: Any, token: int, leader_epoch: int, now_ms: int) -> Any:
         self.producers.fences.add(token, self.log_end_offset)
@@ -546,7 +546,7 @@ def _commit_given_up() -> list[Patch]:
     return [(ConsumerGroup, "check_offset_commit", lenient)]
 
 
-@mutation("M53", "committed offsets are answered with what is appended, and perhaps not committed")
+@mutation("M53", "an OffsetFetch response has offsets that are appended, but possibly not committed")
 def _serve_uncommitted_offsets() -> list[Patch]:
     def newest(self: OffsetTable, group_id: str, topic: str, partition: int) -> Any:
         return self.topics(group_id).get(topic, {}).get(partition)
@@ -554,7 +554,7 @@ def _serve_uncommitted_offsets() -> list[Patch]:
     return [(OffsetTable, "committed", newest)]
 
 
-@mutation("M54", "the coordinator replies before the high watermark has reached what the reply rests on")
+@mutation("M54", "the coordinator replies before the records that the reply depends on are committed")
 def _reply_before_high_watermark() -> list[Patch]:
     return [(Coordinator, "when_committed", lambda self, active, replies: send(replies))]
 
@@ -571,12 +571,12 @@ def _commit_of_stranger() -> list[Patch]:
     return [(ConsumerGroup, "check_offset_commit", lenient)]
 
 
-@mutation("M56", "a coordinator that has loaded its groups begins no sessions: who is dead stays a member")
+@mutation("M56", "a coordinator that has loaded its groups starts no sessions: a dead member stays in the group")
 def _no_sessions_after_load() -> list[Patch]:
     return [(ConsumerProtocol, "_restart_timers", lambda *_: None)]
 
 
-@mutation("M57", "the offset before an uncommitted one is forgotten, so the group seems to have none")
+@mutation("M57", "the last committed offset is dropped when a newer one is appended, so the group seems to have none")
 def _forget_earlier_offset() -> list[Patch]:
     replay = OffsetTable.replay
 
@@ -589,7 +589,7 @@ def _forget_earlier_offset() -> list[Patch]:
     return [(OffsetTable, "replay", forgetful)]
 
 
-@mutation("M58", "committed offsets are answered before the new coordinator knows which are committed")
+@mutation("M58", "a new coordinator returns offsets before its high watermark shows which are committed")
 def _read_before_loaded_end() -> list[Patch]:
     read = Coordinator.read_committed
 
@@ -603,17 +603,17 @@ def _read_before_loaded_end() -> list[Patch]:
     return [(Coordinator, "read_committed", hasty)]
 
 
-@mutation("M59", "requests of members are accepted on connections that they have given up")
+@mutation("M59", "a member's late requests are accepted on a connection that it has abandoned")
 def _accept_late_requests() -> list[Patch]:
     return [(MemberConnections, "check", lambda *_: None)]
 
 
-@mutation("M60", "a consumer that was paused for longer than its session returns what is in its buffer")
+@mutation("M60", "a consumer that was paused for longer than its session returns its buffered records")
 def _trust_membership_after_pause() -> list[Patch]:
     return [(GroupMember, "_maybe_suspend", lambda self: None)]
 
 
-@mutation("M61", "a load leaves out commits of several partitions")
+@mutation("M61", "a coordinator's load skips commits of several partitions")
 def _lose_offsets_in_load() -> list[Patch]:
     collect = GroupLoader._collect
 
@@ -673,7 +673,7 @@ def _no_fencing() -> list[Patch]:
     return [(TransactionShard, "_of_producer", of_producer), (shard, "_check_end", lambda *_, **__: None)]
 
 
-@mutation("M85", "the record of a process that takes over a transactional id does not have its epoch")
+@mutation("M85", "the record that gives a transactional id to a new process does not have its new epoch")
 def _epoch_not_persisted() -> list[Patch]:
     encode = transaction_records._encode_value
 
@@ -704,12 +704,12 @@ def _no_markers_after_load() -> list[Patch]:
     return [(TransactionShard, "on_loaded", lambda self: iter(()))]
 
 
-@mutation("M90", "a transaction counts as complete when its markers are appended, and perhaps not committed")
+@mutation("M90", "a transaction counts as complete when its markers are appended, but possibly not committed")
 def _markers_not_committed() -> list[Patch]:
     return [(DelayedMarkers, "wait_for", lambda *_: None)]
 
 
-@mutation("M91", "a new coordinator does not know the last epoch of a producer: its retry is fenced (KAFKA-20357)")
+@mutation("M91", "a new coordinator does not have the last epoch of a producer, and fences the producer's retry (KAFKA-20357)")
 def _last_epoch_not_persisted() -> list[Patch]:
     tags = transaction_records._tags_of
 
@@ -737,7 +737,7 @@ def _marker_without_offsets() -> list[Patch]:
 # -- the log cleaner --------------------------------------------------------------------------------------------------
 
 
-@mutation("M24", "the cleaner drops a live key: also the record that its map knows as the newest one of the key")
+@mutation("M24", "the cleaner drops a live key: it also removes the record that its map has as the key's newest one")
 def _drop_live_key() -> list[Patch]:
     newest_rows = batch_cleaning._newest_rows
 
@@ -748,7 +748,7 @@ def _drop_live_key() -> list[Patch]:
     return [(batch_cleaning, "_newest_rows", too_few), (OffsetMap, "kept_rows", lambda self, header: None)]
 
 
-@mutation("M25", "a follower that has missed removed tombstones fetches on, and keeps the values that they have deleted")
+@mutation("M25", "a follower that has missed removed tombstones continues to fetch, and keeps the values that they deleted")
 def _no_fresh_copy() -> list[Patch]:
     return [(Partition, "needs_fresh_copy", lambda self, position, tombstones_removed_below: False)]
 
@@ -762,7 +762,7 @@ def _no_delete_horizon() -> list[Patch]:
     return [(batch_cleaning, "_without_expired", at_once)]
 
 
-@mutation("M27", "the cleaner judges records above the last offset of its map")
+@mutation("M27", "the cleaner also cleans records above the last offset of its map")
 def _judge_above_the_map() -> list[Patch]:
     clean_batch = batch_cleaning.clean_batch
 

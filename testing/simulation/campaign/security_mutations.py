@@ -55,7 +55,7 @@ def _quorum_requests() -> list[Patch]:
     return _without_right(apis.VOTE, apis.BEGIN_QUORUM_EPOCH, apis.END_QUORUM_EPOCH, role=CONTROLLER)
 
 
-@mutation("M97", "everybody may send an Envelope, as the client of their choice")
+@mutation("M97", "any client may send an Envelope in the name of any other client")
 def _envelope() -> list[Patch]:
     return _without_right(apis.ENVELOPE, role=CONTROLLER)
 
@@ -77,7 +77,7 @@ def _markers() -> list[Patch]:
     return _without_right(apis.WRITE_TXN_MARKERS, role=BROKER)
 
 
-@mutation("M100", "a DENY rule does not count if an ALLOW rule applies, too")
+@mutation("M100", "an ALLOW rule overrides a DENY rule")
 def _allow_before_deny() -> list[Patch]:
     decide = Authorizer.decide
 
@@ -88,14 +88,14 @@ def _allow_before_deny() -> list[Patch]:
     return [(Authorizer, "decide", without_denials)]
 
 
-@mutation("M101", "decisions are remembered when the rules change")
-def _remembered() -> list[Patch]:
+@mutation("M101", "cached decisions stay in use after the rules have changed")
+def _stale_decisions() -> list[Patch]:
     change = Authorizer._change
 
     def keeping(self: Authorizer, ids: Any, acls: Any) -> None:
-        remembered = dict(self._remembered)
+        cached = dict(self._remembered)
         change(self, ids, acls)
-        self._remembered.update(remembered)
+        self._remembered.update(cached)
 
     return [(Authorizer, "_change", keeping)]
 
@@ -118,7 +118,7 @@ def _first_partition() -> list[Patch]:
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 
-@mutation("M104", "a fetch session belongs to everybody who knows its id")
+@mutation("M104", "any client that has the id of a fetch session may continue it")
 def _sessions_of_all() -> list[Patch]:
     incremental_fetch = FetchSessionCache.incremental_fetch
 
@@ -129,12 +129,12 @@ def _sessions_of_all() -> list[Patch]:
     return [(FetchSessionCache, "incremental_fetch", of_anybody)]
 
 
-@mutation("M105", "a producer id belongs to everybody who knows it")
+@mutation("M105", "any client that has a producer id may write with it")
 def _producers_of_all() -> list[Patch]:
     return [(producer_owners, "_refusal", lambda *_: None), (producer_owners, "_is_foreign", lambda *_: False)]
 
 
-@mutation("M106", "a member of a group belongs to everybody who knows its id")
+@mutation("M106", "any client that has a member id may act as that member")
 def _members_of_all() -> list[Patch]:
     return [(SessionOwners, "_check_member", lambda self, access, group_id, member_id: (group_id, member_id))]
 
@@ -169,7 +169,7 @@ def _another_principal() -> list[Patch]:
     return [(SaslSession, "advance", forgetting)]
 
 
-@mutation("M109", "a session does not end")
+@mutation("M109", "a connection stays open after its authenticated session has ended")
 def _endless_session() -> list[Patch]:
     return [(SaslDoor, "_on_expired", lambda self, connection: None)]
 
@@ -182,7 +182,7 @@ def _before_login() -> list[Patch]:
     return [(SaslDoor, "_begin", begin)]
 
 
-@mutation("M111", "a broker goes on with the first credential of a user that it has seen")
+@mutation("M111", "a broker keeps using the first credential of a user after the password has changed")
 def _old_credential() -> list[Patch]:
     known: dict[str, Any] = {}
     credential_of = ScramServerExchange._credential_of
@@ -211,7 +211,7 @@ def _limited_followers() -> list[Patch]:
     return [(limited_fetch.LimitedFetch, "__init__", for_all)]
 
 
-@mutation("M113", "a consumer whose throttle time has ended asks the clock once more, which may be a moment behind")
+@mutation("M113", "a consumer whose throttle time has ended reads the clock again, which may be slightly behind")
 def _asks_the_clock() -> list[Patch]:
     def ask(self: Fetcher, broker: Any, until: float) -> None:
         if broker.throttled_until <= self._loop.time() and not self._closed:

@@ -363,18 +363,22 @@ def _memory(tally: Tally) -> Iterator[str]:
 
 
 def _arguments(words: Sequence[str] | None) -> Any:
-    parser = argparse.ArgumentParser(prog="sweep", description="Many simulated runs, on all cores.")
-    parser.add_argument("--minutes", type=float, help="random seeds and perturbed scenarios, for so long")
-    parser.add_argument("--seeds", metavar="A..B", help="these seeds")
-    parser.add_argument("--written", type=int, default=0, metavar="N", help="every scenario so often as it is written")
-    parser.add_argument("--perturbed", type=int, default=0, metavar="N", help="and so often perturbed")
+    parser = argparse.ArgumentParser(prog="sweep", description="Plays many simulated runs, on all cores.")
+    parser.add_argument("--minutes", type=float, help="play random seeds and perturbed scenarios for this time")
+    parser.add_argument("--seeds", metavar="A..B", help="play these seeds")
+    parser.add_argument("--written", type=int, default=0, metavar="N", help="play every scenario N times as it is written")
+    parser.add_argument("--perturbed", type=int, default=0, metavar="N", help="play every scenario N times perturbed")
     parser.add_argument(
-        "--share", type=float, default=PERTURBED_SHARE, help="of scenarios, with --minutes (default: %(default)s)"
+        "--share", type=float, default=PERTURBED_SHARE, help="share of scenarios, with --minutes (default: %(default)s)"
     )
-    parser.add_argument("--draw", type=int, metavar="N", help="what the seeds themselves are drawn from (default: anything)")
+    parser.add_argument("--draw", type=int, metavar="N", help="draw the seeds from this number (default: a random one)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
-    parser.add_argument("--keep", type=Path, default=FOLDER / "failed.jsonl", help="runs that failed (default: %(default)s)")
-    parser.add_argument("--report", type=Path, default=FOLDER / "soak.json", help="for programs (default: %(default)s)")
+    parser.add_argument(
+        "--keep", type=Path, default=FOLDER / "failed.jsonl", help="file with the runs that failed (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--report", type=Path, default=FOLDER / "soak.json", help="file with the results as JSON (default: %(default)s)"
+    )
     arguments = parser.parse_args(words)
     if arguments.minutes is None and arguments.seeds is None and not (arguments.written or arguments.perturbed):
         parser.error("say what to run: --minutes, --seeds, --written or --perturbed")

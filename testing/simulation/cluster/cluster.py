@@ -126,7 +126,7 @@ class _Process:
         except (StrandlineError, OSError) as e:
             error = e
         except Exception as e:
-            self.loop.call_exception_handler({"message": "the process broke down", "exception": e})
+            self.loop.call_exception_handler({"message": "the process failed", "exception": e})
             raise
         self._look_for_tasks()
         self.has_exited = True

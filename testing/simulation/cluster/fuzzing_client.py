@@ -264,7 +264,7 @@ def _bytes(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
         "trailing bytes": _framed(b"\x90\0\0\0\0"),
         "an unknown API": _framed(msgspec.msgpack.encode([126, 0, 1, CLIENT_ID, []])),
         "a negative API": _framed(msgspec.msgpack.encode([-1, 0, 1, CLIENT_ID, []])),
-        "a version to come": _framed(msgspec.msgpack.encode([apis.FETCH, 99, 1, CLIENT_ID, []])),
+        "a future version": _framed(msgspec.msgpack.encode([apis.FETCH, 99, 1, CLIENT_ID, []])),
         "terminal codes as client id": _framed(msgspec.msgpack.encode([apis.FETCH, 99, 1, "\x1b[2J\nlevel=info", []])),
     }
     for name, each in raw.items():
@@ -335,10 +335,10 @@ def _broker_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie
     yield _request("a partition twice", BROKER, apis.PRODUCE, twice, [[b""], [b""]])
     fetches = {
         "offset -5": {"fetch_offset": -5},
-        "an offset far behind the end": {"fetch_offset": 2**62},
-        "an epoch to come": {"current_leader_epoch": EPOCH_MAX},
+        "an offset far beyond the end": {"fetch_offset": 2**62},
+        "a future epoch": {"current_leader_epoch": EPOCH_MAX},
         "a forged session": {"session_id": random.randint(1, EPOCH_MAX), "session_epoch": 5},
-        "a follower that is none": {"replica_id": NO_ID, "replica_epoch": 0},
+        "a follower without an id": {"replica_id": NO_ID, "replica_epoch": 0},
     }
     broker_id, epoch = _forged_epoch(random, facts)
     if epoch < facts.broker_epochs.get(broker_id, 0):
@@ -347,7 +347,7 @@ def _broker_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie
     for name, changes in fetches.items():
         yield _request(name, BROKER, apis.FETCH, _fetch(random, facts, **changes))
     lists = data.ListOffsetsRequest(-1, 0, [data.ListOffsetsPartition(topic_id, partition, EPOCH_MAX, -1)])
-    yield _request("an epoch to come", BROKER, apis.LIST_OFFSETS, lists)
+    yield _request("a future epoch", BROKER, apis.LIST_OFFSETS, lists)
     describe = data.DescribeProducersRequest([data.DescribeProducersPartition(unknown, 0)])
     yield _request("an unknown topic id", BROKER, apis.DESCRIBE_PRODUCERS, describe)
     yield from _bad_topics(random, facts)
@@ -424,7 +424,7 @@ def _controller_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator
             "a leader that is no voter": cluster.EndQuorumEpochRequest(None, NO_ID, EPOCH_MAX, [101]),
         },
         apis.FETCH_SNAPSHOT: {
-            "a snapshot to come": cluster.FetchSnapshotRequest(-1, None, 1000, leader_epoch, SnapshotId(2**62, EPOCH_MAX), 0),
+            "a future snapshot": cluster.FetchSnapshotRequest(-1, None, 1000, leader_epoch, SnapshotId(2**62, EPOCH_MAX), 0),
         },
     }
     for api_key, bodies in forged.items():

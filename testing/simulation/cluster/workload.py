@@ -541,7 +541,9 @@ class Workload:
             left -= LIES_AT_ONCE
             for accepted in findings.accepted:
                 if not accepted.lie.endswith(SOON_TRUE):
-                    self.problems.append(f"a lie was taken for true: {accepted.lie} at {accepted.target}: {accepted.response}")
+                    self.problems.append(
+                        f"a malformed or forged request succeeded: {accepted.lie} at {accepted.target}: {accepted.response}"
+                    )
 
     def _listeners(self) -> list[fuzzing_client.Target]:
         machines = self.cluster.machines

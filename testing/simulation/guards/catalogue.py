@@ -111,7 +111,7 @@ _room(
         "Partition.divergence",
         "known < last_fetched_epoch or end < fetch_offset",
         NEVER,
-        "the leader does not tell a follower that their histories diverge",
+        "the leader does not report to a follower that their histories diverge",
     ),
     (
         "G10",
@@ -139,7 +139,7 @@ _room(
         "Partition.append_fetched",
         "not self._is_at(position)",
         NEVER,
-        "a follower applies a fetch response that comes after its position has changed",
+        "a follower applies a fetch response that arrives after its position has changed",
     ),
     (
         "G14",
@@ -202,7 +202,7 @@ _room(
         "Partition.needs_fresh_copy",
         "not self._is_at(position) or tombstones_removed_below <= max(position.fetch_offset, self.copy_clean_below)",
         ALWAYS,
-        "a follower keeps values whose tombstones the leader has removed: a deleted key comes back",
+        "a follower keeps values whose tombstones the leader has removed: a deleted key reappears",
     ),
     (
         "G202",
@@ -216,14 +216,14 @@ _room(
         "Partition._note_removed_tombstones",
         "removed_below > log_.tombstones_removed_below",
         NEVER,
-        "a follower forgets that its copy lacks tombstones, and does not warn others when it leads",
+        "a follower does not record that its copy lacks tombstones, and does not report it when it leads",
     ),
     (
         "G204",
         "Partition._leave_role",
         "min(log_.tombstones_removed_below, log_.log_end_offset)",
         "log_.tombstones_removed_below",
-        "a replica says of records from another leader that they lack tombstones",
+        "a replica reports missing tombstones also for records that it later copies from another leader",
     ),
     (
         "G230",
@@ -237,7 +237,7 @@ _room(
         "Partition.append_fetched",
         "self.context.save_log_starts()",
         NOTHING,
-        "a follower that restarts shows deleted records again",
+        "a follower that restarts serves deleted records again",
     ),
     (
         "G232",
@@ -251,7 +251,7 @@ _room(
         "Partition.has_unknown_history",
         "self.log.log_start_offset < position.fetch_offset <= leader_log_start_offset",
         NEVER,
-        "a follower keeps records whose history its leader no longer knows",
+        "a follower keeps records whose history its leader no longer has",
     ),
 )
 
@@ -325,7 +325,7 @@ _room(
         "LeaderState.maybe_expand_isr",
         "not isinstance(isr, CommittedIsr)",
         NEVER,
-        "the leader makes a second ISR proposal while one is in flight",
+        "the leader sends a second ISR proposal while one is in flight",
     ),
     (
         "G30",
@@ -346,7 +346,7 @@ _room(
         "LeaderState._on_result",
         "answer.partition_epoch < self.partition_epoch",
         NEVER,
-        "the leader installs an accepted ISR although it knows a newer partition epoch",
+        "the leader installs an accepted ISR although it has applied a newer partition epoch",
     ),
     (
         "G33",
@@ -360,7 +360,7 @@ _room(
         "LeaderState.on_refusal",
         "isinstance(pending, PendingExpandIsr) and is_doubtful and not is_withdrawn",
         NEVER,
-        "the leader gives up an ISR expansion of unknown outcome as if it could not have been committed",
+        "the leader drops an ISR expansion of unknown outcome as if it could not have been committed",
     ),
     (
         "G35",
@@ -410,7 +410,7 @@ _room(
         "LeaderState.delete_records",
         "self.events.log_start_moved()",
         NOTHING,
-        "followers learn that records were deleted when their parked fetch ends, not at once",
+        "followers receive a new log start when their parked fetch ends, not at once",
     ),
     (
         "G236",
@@ -895,7 +895,7 @@ _room(
         "LeaderEpochCache.end_offset_for",
         "epoch > self.epochs[-1]",
         NEVER,
-        "the log returns an end offset for an epoch that it does not know",
+        "the log returns an end offset for an epoch that it does not have",
     ),
 )
 _room(
@@ -1002,7 +1002,7 @@ _room(
         "delete_segments",
         "log.save_named_producers(log.producers.before(start), start)",
         NOTHING,
-        "the log forgets named producers whose batches retention deletes",
+        "the log drops the state of named producers whose batches retention deletes",
     ),
 )
 
@@ -1015,7 +1015,7 @@ _room(
         "LogDir._check_boot_id",
         "self.lost_page_cache or self._is_checkpoint_damaged",
         "self.lost_page_cache",
-        "the loss that a damaged checkpoint hides is forgotten when the process dies before it has registered",
+        "the loss that a damaged checkpoint hides is no longer reported if the process dies before it has registered",
     ),
     (
         "G113",
@@ -1190,7 +1190,7 @@ _room(
         "LeaderFetches._reply_divergent",
         "end.epoch != epoch or end.end_offset < offset",
         NEVER,
-        "the quorum's leader does not tell a follower that their logs diverge",
+        "the quorum's leader does not report to a follower that their logs diverge",
     ),
     (
         "G137",
@@ -1683,7 +1683,7 @@ _room(
         "ActiveShard.is_current",
         "self.partition.leader_state is self.leader_state",
         ALWAYS,
-        "a coordinator whose leadership has ended goes on",
+        "a coordinator whose leadership has ended continues",
     ),
     (
         "G255",
@@ -1718,19 +1718,19 @@ _room(
         "Coordinator.read_committed",
         "active.loaded_end",
         "0",
-        "a new coordinator answers with offsets before it knows which are committed",
+        "a new coordinator returns offsets before its high watermark shows which are committed",
     ),
     (
         "G260",
         "Coordinator._on_load_end",
         "not active.is_current",
         NEVER,
-        "a load that the end of the leadership has overtaken counts",
+        "a load counts although the leadership has ended during it",
     ),
 )
 _room(
     "broker/coordination/loader.py",
-    ("G261", "ShardLoader._step", "not self._is_current()", NEVER, "a load goes on after the leadership has ended"),
+    ("G261", "ShardLoader._step", "not self._is_current()", NEVER, "a load continues after the leadership has ended"),
 )
 _room(
     "broker/groups/loader.py",
@@ -1739,7 +1739,7 @@ _room(
         "GroupLoader.read_batch",
         "header.next_offset <= high_watermark",
         ALWAYS,
-        "a load takes commits above the high watermark for committed ones",
+        "a load treats commits above the high watermark as committed",
     ),
 )
 _room(
@@ -1749,7 +1749,7 @@ _room(
         "OffsetTable._change",
         "log_offset >= self._high_watermark",
         NEVER,
-        "the previous value is forgotten before the next one is committed",
+        "the previous value is dropped before the next one is committed",
     ),
     (
         "G264",
@@ -1790,7 +1790,7 @@ _room(
         "MemberConnections.check",
         "connection.id < newest",
         NEVER,
-        "a request counts that comes late on a connection that the member has given up",
+        "a late request is accepted on a connection that the member has abandoned",
     ),
 )
 _room(
@@ -1801,7 +1801,7 @@ _room(
         "check_epoch",
         "epoch == current.previous_member_epoch < current.member_epoch and _owns_at_most(body, current)",
         "epoch == current.previous_member_epoch < current.member_epoch",
-        "a member in its previous epoch is accepted although it owns what it has lost",
+        "a member in its previous epoch is accepted although it claims partitions that it has lost",
     ),
     (
         "G271",
@@ -1849,14 +1849,14 @@ _room(
         "ConsumerGroup.check_offset_commit",
         "epoch > member.epoch",
         NEVER,
-        "a member commits in an epoch that the coordinator does not know",
+        "a member commits in a later epoch than the coordinator has given it",
     ),
     (
         "G277",
         "ConsumerGroup.check_offset_commit",
         "assigned is None or epoch < assigned",
         NEVER,
-        "a member commits in an older epoch for a partition that another member may have had since",
+        "a member commits in an older epoch for a partition that another member may have owned since",
     ),
     (
         "G278",
@@ -1924,7 +1924,7 @@ _room(
         "Membership.on_response",
         "sent.tenure == self.tenure and self.state is not _S.LEAVING",
         ALWAYS,
-        "the answer to a heartbeat of an earlier stay in the group counts",
+        "the response to a heartbeat of an earlier membership counts",
     ),
     (
         "G286",
@@ -1941,7 +1941,7 @@ _room(
         "Committer._sender",
         "view.tenure != self._assignment.tenure or view.epoch <= 0",
         "view.epoch <= 0",
-        "a consumer commits in its next stay in the group what it has read in the last one",
+        "a consumer commits in its next membership what it has read in the previous one",
     ),
     (
         "G288",
@@ -1958,14 +1958,14 @@ _room(
         "Rebalancer._give_up",
         "self._standing.view().tenure != tenure",
         NEVER,
-        "a consumer revokes in order what it has lost meanwhile",
+        "a consumer reports partitions as revoked in order that it has lost meanwhile",
     ),
     (
         "G290",
         "Rebalancer._wait_until_finished",
         "self._handed.has_unfinished(states) and self._is_member_in(self._assignment.tenure)",
         NEVER,
-        "a partition goes to its next owner while the program works on its records",
+        "a partition moves to its next owner while the program works on its records",
     ),
 )
 _room(

@@ -287,7 +287,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for way in missing:
             print(f"  {way:<10} {_words(finds[guard.number][way])}", flush=True)
     left = len(list(_chosen([], arguments.ways, finds)))
-    print(f"{left} of {len(GUARDS)} guards are left to look for")
+    print(f"{left} of {len(GUARDS)} guards have not been tried")
     return 0
 
 
@@ -310,10 +310,12 @@ def _words(find: dict[str, Any]) -> str:
 
 def _arguments(words: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(prog="guards", description="Finds the instruments that detect a missing guard.")
-    parser.add_argument("names", nargs="*", metavar="G01", help='these, or "reach", or "table"; by default all that are left')
+    parser.add_argument(
+        "names", nargs="*", metavar="G01", help='guards to remove, or "reach", or "table" (default: all that have not been tried)'
+    )
     parser.add_argument("--ways", nargs="+", choices=list(RUN), default=list(RUN), help="instruments (default: all)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="random seeds (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=2.0, help="of wall time (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=2.0, help="minutes of wall time (default: %(default)s)")
     return parser.parse_args(words)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_DEATHS = "the tried unit tests simulate no power cut; `tests/testing/simulation/test_disk_log_deaths.py` does, and notices"
+_DEATHS = "no tried unit test cuts the power; `tests/testing/simulation/test_disk_log_deaths.py` does, and detects it"
 _SLOW = "blind spot of this table: the tests that reach it take longer than the hunt's limit for one test"
 
 WHY: dict[str, str] = {
@@ -29,7 +29,7 @@ WHY: dict[str, str] = {
     "G174": _SLOW,
     "G183": "blind spot: no tried test recreates a topic while a producer uses it; `test_recreated_topics.py` was not tried",
     "G193": "out of reach: no broker of this version sends a batch that ends before the requested offset",
-    "G198": "`tests/storage/test_malformed_batches.py` notices; the hunt ended before it tried that one of 691 tests",
+    "G198": "`tests/storage/test_malformed_batches.py` detects it; the hunt ended before it tried that one of 691 tests",
     "G257": "blind spot: no tried test lets the load of a coordinator fail",
     "G260": "blind spot: in no tried test does the leadership end in the very step that ends the load; G261 ends it before",
     "G287": "checked twice: the coordinator refuses the commit of a member epoch that has ended (G269)",

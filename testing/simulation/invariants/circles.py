@@ -43,10 +43,10 @@ def on_fetch_answered(told: Told, node: int, fetch: Any, answer: Any, now: float
         told.in_a_row, told.since = 0, now
     told.in_a_row += 1
     if told.in_a_row > IN_A_ROW_MAX:
-        who = "a consumer" if fetch.session.replica_id < 0 else f"broker {fetch.session.replica_id}"
+        fetcher = "a consumer" if fetch.session.replica_id < 0 else f"broker {fetch.session.replica_id}"
         text = (
-            f"broker {node} has answered {told.in_a_row} fetches of {who} within {now - told.since:.3f} s, before their wait of "
-            f"{wait_s * 1000:.0f} ms was over, and none of the answers said anything new"
+            f"broker {node} has answered {told.in_a_row} fetches of {fetcher} within {now - told.since:.3f} s, before their wait "
+            f"of {wait_s * 1000:.0f} ms was over, and none of the responses had anything new"
         )
         raise Violation("I33", text, node=node)
 

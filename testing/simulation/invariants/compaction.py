@@ -74,7 +74,7 @@ def _check_frame(replica: ReplicaGhost, header: BatchHeader) -> None:
     if batch.next > chain.end or not (is_filler or is_same):
         text = (
             f"broker {replica.node} has a batch of epoch {header.leader_epoch} with the offsets {batch.base} to "
-            f"{batch.next - 1}, producer {batch.producer_id} and sequence {batch.sequence}, which no cleaning makes of {known}"
+            f"{batch.next - 1}, producer {batch.producer_id} and sequence {batch.sequence}, which no cleaning of {known} produces"
         )
         raise partition.violation("I26", text, replica.node)
 

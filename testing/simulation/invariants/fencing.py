@@ -52,5 +52,5 @@ def check_state(replica: ReplicaGhost) -> None:
     if log is None or replica.damage is not None or partition.loss_permitted:
         return
     if log.producers.fences.token != partition.token:
-        text = f"broker {replica.node} knows fencing token {log.producers.fences.token}, but the fences say {partition.token}"
+        text = f"broker {replica.node} has fencing token {log.producers.fences.token}, but the newest fence has {partition.token}"
         raise partition.violation("I45", text, replica.node)

@@ -107,7 +107,7 @@ def _check_overdue(node: int, coordination: Coordination, group: Any, name: str,
         elif now > session.last_end + LATE_S:
             if session.overdue_since is not None and now > session.overdue_since + TWICE_S:
                 late_ms = (now - session.last_end) * 1000
-                raise _violation(node, key, f"is still there {late_ms:.0f} ms after its session has ended")
+                raise _violation(node, key, f"is still a member {late_ms:.0f} ms after its session has ended")
             session.overdue_since = session.overdue_since or now
 
 

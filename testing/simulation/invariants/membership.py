@@ -309,7 +309,7 @@ def _check_elr(ghosts: Ghosts, partition: PartitionGhost, registration: Registra
         text = f"the ELR {list(elr)} has members of the ISR {list(isr)}, or others than the replicas {list(replicas)}"
         raise partition.violation("I3", text)
     if registration.leader != NO_LEADER and registration.last_known_elr:
-        text = f"broker {registration.leader} leads, but the last leader {list(registration.last_known_elr)} is still noted"
+        text = f"broker {registration.leader} leads, but the last leader {list(registration.last_known_elr)} is still recorded"
         raise partition.violation("I3", text)
     for node in (*isr, *elr) if ghosts.metadata.feature_level and len(replicas) > 1 else ():
         replica = partition.replicas.get(node)
@@ -317,7 +317,7 @@ def _check_elr(ghosts: Ghosts, partition: PartitionGhost, registration: Registra
             continue
         if not replica.path.holds_all_of(partition.committed) and not partition.loss_permitted:
             text = (
-                f"broker {node} came back with less than it had ({replica.path}), and lacks committed records up to "
+                f"broker {node} returned with fewer records than it had ({replica.path}), and lacks committed records up to "
                 f"{partition.committed.end}, but it may be elected: ISR {list(isr)}, ELR {list(elr)}"
             )
             raise partition.violation("I3", text, node)

@@ -202,7 +202,7 @@ class Invariants:
         known = partition.registration.directory_of(node) if partition.registration is not None else UNASSIGNED
         actual = _directory_of(replica)
         if known not in (UNASSIGNED, actual):
-            text = f"broker {node} has moved its log to directory {actual.hex()}, but the controller knows {known.hex()}"
+            text = f"broker {node} has moved its log to directory {actual.hex()}, but the controller has {known.hex()}"
             raise partition.violation("I32", text, node)
 
     def on_log_gone(self, replica: ReplicaGhost) -> None:

@@ -43,7 +43,7 @@ def _nodes(ghosts: Ghosts) -> Iterator[str]:
         if is_known and (broker is None or broker.fenced or broker.incarnation_id != process.incarnation_id):
             yield f"broker {process.node} is not registered, or still fenced"
         elif not process.server.ready.is_set():
-            yield f"broker {process.node} has not learned that it is unfenced"
+            yield f"broker {process.node} has not applied its unfencing"
         elif is_known and process.server.metadata.image.offset + 1 != end:
             yield f"broker {process.node} has applied {process.server.metadata.image.offset + 1} of {end} metadata records"
 

@@ -510,7 +510,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def set_task_factory(self, factory: Any) -> None:
         """Refuse: tasks of another class would hash by their address."""
         if factory is not None:
-            raise NotImplementedError("a simulated loop makes its tasks itself")
+            raise NotImplementedError("a simulated loop creates its tasks itself")
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
         """Never called: this loop creates no timer handles of asyncio."""

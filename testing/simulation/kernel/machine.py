@@ -66,7 +66,7 @@ class Machine:
     @clock_rate.setter
     def clock_rate(self, rate: float) -> None:
         if not rate > 0:
-            raise ValueError(f"a clock does not go at a rate of {rate}")
+            raise ValueError(f"a clock cannot run at a rate of {rate}")
         skipped_s = self.world.now * (self.seconds_per_second - rate)
         self.seconds_per_second = rate
         self._drift_s += skipped_s

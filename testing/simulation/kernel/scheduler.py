@@ -57,7 +57,7 @@ class Scheduler:
         an order that the seed draws. Returns the entry, with which it can be cancelled. ValueError if the time is NaN."""
         if not when > self.now:
             if isnan(when):
-                raise ValueError("a time that is no number")
+                raise ValueError("the time is not a number")
             when = self.now
         pushed = self._pushed = self._pushed + 1
         entry = [when, self._draw(), pushed, callback, args]
@@ -98,7 +98,7 @@ class Scheduler:
         is_quiet = False
         while is_quiet or not is_over():
             if not heap:
-                raise OutOfTime(f"nothing is left to happen at {self.now:.3f} s")
+                raise OutOfTime(f"no event is left at {self.now:.3f} s")
             entry = heappop(heap)
             when, _, _, callback, args = entry
             if callback is None:

@@ -177,7 +177,9 @@ class Nemesis:
             return
         last = next((error for _, failed, error in reversed(self.cluster.failures) if failed == node), None)
         if last is not None and any(words in str(last) for words in WHAT_TO_DO):
-            self.world.trace.emit("fault.begin", node, fault="emptied", text=f"controller {node} is emptied, as it asked to be")
+            self.world.trace.emit(
+                "fault.begin", node, fault="emptied", text=f"the disk of controller {node} is emptied, as its error message asks"
+            )
             self.budget.wiped_controller(node)
             machine.files.wipe()
 

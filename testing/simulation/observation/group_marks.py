@@ -61,19 +61,19 @@ GROUP_MARKS: dict[str, Mark] = {
         "a load was dropped, because the leadership had ended", (OnCall("broker.coordination.loader:ShardLoader.cancel"),), RARE
     ),
     "group.load_awaited": Mark(
-        "a request came before its group was loaded",
+        "a request arrived before its group was loaded",
         (_refused(C.COORDINATOR_LOAD_IN_PROGRESS),),
         RARE,
     ),
     "group.not_coordinator": Mark(
-        "a request came to a broker that does not coordinate its group",
+        "a request arrived at a broker that does not coordinate its group",
         (_refused(C.NOT_COORDINATOR),),
     ),
     "group.reply_waited": Mark("a reply waited until its records were committed", (OnCall(_REPLIES + "on_complete"),)),
     "group.reply_failed": Mark("the leadership ended while a reply waited", (OnCall(_REPLIES + "on_failed"),)),
     "group.reply_timed_out": Mark("a reply was not committed in time", (OnCall(_REPLIES + "on_expiration"),)),
     "group.read_waited": Mark(
-        "a new coordinator did not know yet which offsets are committed, and the answer waited",
+        "a response with committed offsets waited until a new coordinator's high watermark showed which are committed",
         (
             OnCall(
                 "broker.coordination.coordinator:Coordinator.read_committed",
@@ -86,7 +86,7 @@ GROUP_MARKS: dict[str, Mark] = {
     "group.append_refused": Mark("a decision could not be appended", (said("groups.append_failed"),)),
     "group.deleted": Mark("a group was deleted on request", (OnCall("broker.groups.shard:GroupShard.delete_group"),)),
     "group.late_request": Mark(
-        "a member's request came on a connection that it had given up",
+        "a member's request arrived on a connection that the member had abandoned",
         (refused("broker.groups.member_connections:MemberConnections.check", C.NOT_COORDINATOR),),
         RARE,
     ),
@@ -102,7 +102,7 @@ GROUP_MARKS: dict[str, Mark] = {
         "a commit of an older member epoch was accepted, because the member still owned the partition", (_commits(C.NONE),), RARE
     ),
     "offsets.stale": Mark(
-        "a commit of an older member epoch was refused, because the member owned the partition no longer",
+        "a commit of an older member epoch was refused, because the member no longer owned the partition",
         (_commits(C.STALE_MEMBER_EPOCH),),
         RARE,
     ),
@@ -112,13 +112,15 @@ GROUP_MARKS: dict[str, Mark] = {
     ),
     # Groups of the newer protocol
     "group.member_revoking": Mark(
-        "a member was told to give up partitions, and kept its epoch", (_advances_to(MemberState.UNREVOKED_PARTITIONS),)
+        "a member got a smaller assignment, and kept its epoch until it had revoked the rest",
+        (_advances_to(MemberState.UNREVOKED_PARTITIONS),),
     ),
     "group.member_waiting": Mark(
-        "a member waited for partitions that others had not given up", (_advances_to(MemberState.UNRELEASED_PARTITIONS),)
+        "a member waited for partitions that other members had not given up yet",
+        (_advances_to(MemberState.UNRELEASED_PARTITIONS),),
     ),
     "group.member_expired": Mark(
-        "a member was removed because its time was over",
+        "a member was removed because its session or its rebalance timeout had ended",
         (OnCall(_CONSUMER + "ConsumerProtocol.remove_expired", lambda call: call.result is not None),),
     ),
     "group.connection_lost": Mark(

@@ -114,14 +114,14 @@ def _held_by_candidate(call: Called) -> bool:
     return bool(call.result < min([end, *members]))
 
 
-def _held_by(kind: type[Any], who: Callable[[Any], Iterable[int]]) -> Callable[[Called], bool]:
+def _held_by(kind: type[Any], brokers_of: Callable[[Any], Iterable[int]]) -> Callable[[Called], bool]:
     """The high watermark waits for the members that a pending proposal adds or removes."""
 
     def when(call: Called) -> bool:
         leader_state, isr = call.me, call.me.isr
         if not isinstance(isr, kind):
             return False
-        concerned = tuple(who(isr))
+        concerned = tuple(brokers_of(isr))
         ends: dict[int, int] = {i: r.log_end_offset for i, r in leader_state.replicas.items() if i in isr.maximal}
         others = [end for broker_id, end in ends.items() if broker_id not in concerned]
         held_at = min([leader_state.log.log_end_offset, *others])
@@ -327,10 +327,10 @@ MARKS: dict[str, Mark] = {
         "a broker was fenced because it had no connection to the controller and no process answered at its address",
         (said("broker.fencing", _begins("reason", "it has no connection")),),
     ),
-    "broker.fenced_while_alive": Mark("a running broker learned that it is fenced", (said("broker.fenced"),)),
+    "broker.fenced_while_alive": Mark("a running broker applied its own fencing", (said("broker.fenced"),)),
     "broker.shutdown_granted": Mark("the controller granted a controlled shutdown", (said("broker.shutdown_granted"),)),
     "broker.pause_detected": Mark(
-        "a broker noticed that it had been paused, and accepted no records until a controller answered",
+        "a broker detected that it had been paused, and accepted no records until a controller answered",
         (said("broker.pause_detected"),),
     ),
     "broker.produce_refused_after_pause": Mark(
@@ -526,7 +526,8 @@ MARKS: dict[str, Mark] = {
         (OnCall(_FETCH + "Fetch.visit_for_consumer", lambda call: call.args[2].leader_state is None),),
     ),
     "fetch.readers_reported": Mark(
-        "a follower told its leader that it has readers", (_returned("broker.replication.fetcher:FetcherCore.on_reader", True),)
+        "a follower reported to its leader that it has readers",
+        (_returned("broker.replication.fetcher:FetcherCore.on_reader", True),),
     ),
     "fetch.ahead_of_hw": Mark(
         "a consumer fetched from above this replica's high watermark, and waited",
@@ -595,7 +596,7 @@ MARKS: dict[str, Mark] = {
         (OnCall("broker.replication.fetcher:FetcherCore.on_response", lambda call: call.before, _is_late),),
     ),
     "follower.leader_returned": Mark(
-        "another broker led in between, but the follower learned only of the later epoch of its own leader",
+        "another broker led in between, but the follower applied only the later epoch of its own leader",
         (
             OnCall(
                 "broker.partition.partition:Partition.make_follower",
@@ -790,7 +791,7 @@ MARKS: dict[str, Mark] = {
     ),
     "producer.gave_up": Mark("a batch was not delivered within its timeout", (said("producer.delivery_failed"),)),
     "client.leader_learned": Mark(
-        "a client learned the new leader from the old leader's error response",
+        "a client got the new leader from the old leader's error response",
         (_returned("client.cluster.metadata:MetadataCache.update_leader", True),),
     ),
     "client.broker_suspected": Mark(
@@ -810,7 +811,7 @@ MARKS: dict[str, Mark] = {
         (OnCall("client.consumer.preferred_replicas:PreferredReplicas.fail"),),
     ),
     "consumer.truncated": Mark(
-        "a consumer learned that records it had read were truncated",
+        "a consumer found that records it had read were truncated",
         (OnCall("client.consumer.offset_fetcher:truncated"), OnCall("client.consumer.fetcher:truncated")),
         RARE,
     ),

@@ -35,7 +35,7 @@ POINTS: dict[str, dict[str, str]] = {
     "storage.directory.log_dir:LogDir": {
         "load": "whether a start trusts the marker of the process before it (I25)",
         "close_cleanly": "the moment from which the clean-shutdown marker is true (I25)",
-        "close, delete_log, set_aside": "the logs that a process has no longer",
+        "close, delete_log, set_aside": "the logs that a process no longer has",
     },
     "storage.disk:DiskError": {"__init__": "the errors of the disk (marks)"},
     "storage.memory.memory_files:MemoryFile": {
@@ -48,12 +48,12 @@ POINTS: dict[str, dict[str, str]] = {
         "find": "the file of a path that a snapshot is written to (I19)",
     },
     "protocol.rpc.server_connection:ServerRequest": {
-        "reply": "what leaves for a client (I8, I15)",
+        "reply": "the responses to clients (I8, I15)",
         "is_answered": "a second answer to one request (I17)",
-        "received_at": "which offsets were the newest when they were asked for (I38)",
+        "received_at": "which offsets were the newest when the request arrived (I38)",
     },
     "protocol.rpc.server_connection:ServerConnection": {
-        "principal": "who has sent a request (I47)",
+        "principal": "the sender of a request (I47)",
         "mute": "a connection is throttled (I49)",
     },
     "broker.process.wiring": {"guarded_handlers": "the handlers behind the guards of a broker (I47)"},
@@ -83,7 +83,7 @@ POINTS: dict[str, dict[str, str]] = {
     "broker.groups.shard:GroupShard": {
         "commit_offsets": "the commits that are accepted (I37)",
         "delete_group": "a group is deleted (marks)",
-        "groups, offsets, image, deadlines, consumer": "what a coordinator knows (I40), and why a member is removed (I36)",
+        "groups, offsets, image, deadlines, consumer": "the state of a coordinator (I40), and why a member is removed (I36)",
     },
     "broker.groups.offsets:OffsetStore": {
         "expire, delete_topics": "offsets that expire, or whose topic was deleted (marks)",
@@ -91,13 +91,13 @@ POINTS: dict[str, dict[str, str]] = {
     },
     "broker.groups.consumer.group:ConsumerGroup": {
         "check_offset_commit": "commits of older epochs, and of members that were removed (marks)",
-        "owners, targets, resolved, topic_counts, regex_counts, static_members": "what a coordinator knows of a group (I40)",
+        "owners, targets, resolved, topic_counts, regex_counts, static_members": "the state of a group at its coordinator (I40)",
     },
     "broker.groups.consumer.protocol:ConsumerProtocol": {
         "heartbeat": "the sessions of members (I50), and a second process with the instance id of a member (marks)",
         "on_loaded": "the sessions at a new coordinator (I50)",
         "advance": "the steps of a rebalance (marks)",
-        "remove_expired, on_connection_lost": "members that may not know that they are removed (I36), and ends of sessions (I50)",
+        "remove_expired, on_connection_lost": "members that may not know their removal yet (I36), and ends of sessions (I50)",
     },
     "broker.groups.consumer.membership": {"check_epoch": "members that have lost a response, or are fenced (marks)"},
     "broker.groups.consumer.draft:Draft": {"replace, put_regex": "static members that return, and patterns (marks)"},
@@ -112,16 +112,16 @@ POINTS: dict[str, dict[str, str]] = {
         "make_leader, make_follower": "the roles (I1, I14), and the report of a leader that its log had lost records (I20)",
         "use_log": "a copy in another log directory takes the place of a log (I32)",
         "truncate_to": "each truncation, and whether one below the high watermark is counted (I20)",
-        "truncate_to_divergence, divergence": "histories that part (trace, marks)",
+        "truncate_to_divergence, divergence": "histories that diverge (trace, marks)",
         "append_fetched, leading_follower": "a late fetch response, a fetch of an earlier leadership (marks)",
     },
     "broker.partition.leader_state:LeaderState": {
-        "propose": "an AlterPartition request is made (I12, I30)",
-        "install_isr": "a committed ISR is taken over (I12)",
+        "propose": "an AlterPartition request is created (I12, I30)",
+        "install_isr": "a committed ISR is installed (I12)",
         "on_refusal": "a refused proposal (I12)",
         "drop_proposal": "a withdrawn proposal (I12)",
         "maybe_finish_recovery": "the end of a recovery after an unclean election (marks)",
-        "is_throttled": "records are kept back from a follower (I35)",
+        "is_throttled": "records are withheld from a follower (I35)",
         "is_in_sync": "a follower that waits for the start of the leader's epoch (marks)",
         "maybe_increment_high_watermark, smallest_log_end": "what the high watermark waits for (marks)",
         "on_follower_fetch": "a fetch of an earlier process of a follower (marks)",
@@ -149,7 +149,7 @@ POINTS: dict[str, dict[str, str]] = {
         "on_complete, on_expiration, on_failed, responses": "its outcome (marks)",
     },
     "broker.fetch.fetch_handler:Fetch": {
-        "reply": "what leaves for a consumer (I8, I9, I29), and answers without news (I33)",
+        "reply": "the responses to consumers (I8, I9, I29), and those without news (I33)",
         "maybe_nominate": "a leader sends a consumer to another replica (marks)",
         "add_error": "an error for one partition (I9)",
         "handler": "the broker that answers",
@@ -164,7 +164,7 @@ POINTS: dict[str, dict[str, str]] = {
     },
     "broker.fetch.offsets_handler": {
         "list_offset": "an answer to ListOffsets (I10)",
-        "find_offset": "a leader that does not know yet which records are committed (marks)",
+        "find_offset": "a leader whose high watermark does not show yet which records are committed (marks)",
     },
     "broker.replication.fetcher:FetcherCore": {
         "on_response": "a fetch response (marks)",
@@ -188,7 +188,7 @@ POINTS: dict[str, dict[str, str]] = {
     "controller.server:ControllerServer": {"__init__, start, stop": "the life of a process, and what is left of it (I23)"},
     "controller.controller:Controller": {
         "on_committed": "the batches that a controller applies (I19)",
-        "on_resign": "a controller is active no longer (trace)",
+        "on_resign": "a controller is no longer active (trace)",
     },
     "controller.controller": {"fence_broker": "the elections of a fenced broker's partitions (marks)"},
     "controller.feature_upgrade": {"update_features": "the level of the metadata is raised, or not (marks)"},
@@ -208,7 +208,7 @@ POINTS: dict[str, dict[str, str]] = {
     },
     "controller.raft.quorum:Quorum": {"start": "the voters"},
     "controller.raft.node_shell:NodeShell": {
-        "transmit": "votes and fetches, as they leave (I18)",
+        "transmit": "votes and fetches, as they are sent (I18)",
         "store": "the file with the vote (I18)",
     },
     "controller.raft.metadata_log:MetadataLog": {
@@ -236,11 +236,11 @@ POINTS: dict[str, dict[str, str]] = {
     },
     "client.cluster.any_broker": {"follows_controller": "a broker answered with old metadata (marks)"},
     "client.cluster.cluster:Cluster": {"suspect": "a request is overdue (marks)"},
-    "client.cluster.metadata:MetadataCache": {"update_leader": "a client learns of a leader from a refusal (marks)"},
+    "client.cluster.metadata:MetadataCache": {"update_leader": "a client gets the new leader from an error response (marks)"},
     "client.consumer.fetch_session:FetchSession": {"on_response": "a consumer loses its session (marks)"},
-    "client.consumer.fetcher": {"truncated": "a consumer learns that records were truncated (marks)"},
+    "client.consumer.fetcher": {"truncated": "a consumer finds that records were truncated (marks)"},
     "client.consumer.preferred_replicas:PreferredReplicas": {"fail": "a consumer goes back to the leader (marks)"},
-    "client.consumer.offset_fetcher": {"truncated": "a consumer learns that records were truncated (marks)"},
+    "client.consumer.offset_fetcher": {"truncated": "a consumer finds that records were truncated (marks)"},
     "client.consumer.offset_fetcher:OffsetFetcher": {"on_end_offset": "a position was validated (marks)"},
     "client.producer.partition_queue:PartitionQueue": {
         "on_failed, abandon_attempts": "a batch is sent again (marks)",

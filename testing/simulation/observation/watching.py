@@ -172,5 +172,5 @@ def resolve(target: str) -> tuple[Any, str]:
         raise TypeError(f"{target} is inherited: name the class that defines it")
     function = getattr(owner, name)
     if inspect.iscoroutinefunction(function):
-        raise TypeError(f"{target} is a coroutine function: what it does is over when it is awaited, not when it is called")
+        raise TypeError(f"{target} is a coroutine function: it has done its work when it was awaited, not when the call returns")
     return owner, name

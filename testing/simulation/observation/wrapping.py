@@ -91,7 +91,7 @@ def _undo_all() -> None:
 def _exchange(there: _Kept, make: Callable[[Function], Function]) -> None:
     new = make(_function(there.attribute))
     assert isinstance(new, FunctionType)
-    assert new.__code__ is there.wrapper.__code__, f"{new.__qualname__} is made otherwise than before"
+    assert new.__code__ is there.wrapper.__code__, f"{new.__qualname__} is not created as before"
     for cell, other in zip(there.wrapper.__closure__ or (), new.__closure__ or (), strict=True):
         cell.cell_contents = other.cell_contents
 

@@ -46,7 +46,7 @@ def verdict(report: Report) -> str:
     if report.verdict == OK:
         return f"ok: {SETTLED}"
     if report.good:
-        return f"{report.verdict}: records were lost, as they may be when more than the replication survives is destroyed"
+        return f"{report.verdict}: records were lost, which is permitted: more was destroyed than replication survives"
     names = ", ".join(dict.fromkeys(str(v["invariant"]) for v in report.violations))
     return f"{report.verdict}: {names}{'' if len(report.violations) <= STORIES_MAX else f' ({len(report.violations)} in all)'}"
 
@@ -63,7 +63,7 @@ def _drawn(report: Report) -> list[str]:
     return [
         f"delays, clocks and turns from the seed, {fault}"
         if report.options.get("perturbed")
-        else "nothing: it is played as it is written"
+        else "none: the scenario is played as it is written"
     ]
 
 
@@ -102,7 +102,7 @@ def _outcome(report: Report) -> list[str]:
         ("history", str(report.history).partition("\n")[0] if report.history is not None else ""),
         ("faults", _counts(report.faults) or "none"),
         ("left out", _counts(report.skipped) and f"{_counts(report.skipped)} (no victim, or the budget refused it)"),
-        ("marks", f"{seen} of {len(MARKS)} interesting things happened"),
+        ("marks", f"{seen} of {len(MARKS)} coverage marks reached"),
         ("trace", report.trace_sha256),
     ]
     return [line for name, text in rows if text for line in _wrapped(f"{name:<10}{text}", hang=10)]

@@ -145,7 +145,7 @@ class Phases:
 
     def _windows_are_open(self) -> list[str]:
         self.budget.look()
-        complaints = [f"broker {n} has lost something and may still be in an ISR" for n in self.budget.open_windows]
+        complaints = [f"broker {n} has lost records and may still be in an ISR" for n in self.budget.open_windows]
         complaints += [f"controller {n} has lost its disk and not caught up" for n in self.budget.wiped_controllers]
         if self.cluster.active_controller is None:
             complaints.append("there is no active controller")

@@ -131,7 +131,7 @@ def changed(drawn: Options, changes: Changes) -> Options:
     try:
         options: Options = msgspec.convert(values, Options)
     except msgspec.ValidationError as e:
-        raise UsageError(f"these options are none: {e}") from None
+        raise UsageError(f"these options are invalid: {e}") from None
     _check(options)
     return options
 
@@ -180,7 +180,7 @@ def numbered(what: str, word: str, known: Collection[str], waiting: Mapping[str,
     if name in known:
         return name
     if name in waiting:
-        raise UsageError(f"{what} {name} is not there yet: it needs {waiting[name]}")
+        raise UsageError(f"{what} {name} does not exist yet: it needs {waiting[name]}")
     near = min(known, key=lambda each: (abs(int(each[1:]) - number), each)) if number >= 0 else None
     first, *_, last = sorted(known, key=lambda each: int(each[1:]))
     raise UsageError(

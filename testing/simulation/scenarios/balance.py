@@ -96,7 +96,7 @@ async def s63(stage: Stage) -> None:
 
     load.pace_s = SLOW_PACE_S  # the gaps of the rest are not measured
 
-    stage.says("Broker 1 restarts once more. As it is back, broker 3 begins its controlled shutdown, which does not end.")
+    stage.says("Broker 1 restarts once more. When it is back, broker 3 begins its controlled shutdown, which does not end.")
     await _restart(stage, 1)
     stage.cluster.terminate(3)
     await stage.until(lambda: _shuts_down(stage, 3), what="broker 3 shuts down")

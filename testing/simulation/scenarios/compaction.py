@@ -146,7 +146,7 @@ def _is_temporary(path: str) -> bool:
     return path.endswith((".cleaned", ".swap"))
 
 
-@scenario("S57", "Records are deleted up to the middle of a batch, and a new follower comes", source="KAFKA-6975")
+@scenario("S57", "Records are deleted up to the middle of a batch, and an empty follower joins", source="KAFKA-6975")
 async def s57(stage: Stage) -> None:
     """The log of a new follower begins where the leader's begins, inside a batch. The first batch that it gets begins before
     that."""
@@ -154,7 +154,7 @@ async def s57(stage: Stage) -> None:
     stage.says("Two batches of ten records. Everything below offset 5 is deleted.")
     for first in (0, 10):
         await stage.produce(1, *(b"%d" % n for n in range(first, first + 10)))
-    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {20}, what="all know HW 20")
+    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {20}, what="all replicas have HW 20")
 
     async def delete() -> int:
         async with stage.client.admin() as admin:
@@ -172,7 +172,7 @@ async def s57(stage: Stage) -> None:
         await stage.until(lambda: stage.isr() == {1, 2, 3}, what=f"broker {broker} is back")
         log = _log(stage, broker)
         stage.must((log.log_start_offset, log.log_end_offset) == (5, 20), f"its log is {log!r}")
-    stage.says("Broker 2 is restarted, and has not forgotten where its log begins. Then broker 1 dies; another broker leads.")
+    stage.says("Broker 2 is restarted, and its log still begins at 5. Then broker 1 dies, and another broker leads.")
     await stage.stop(2)
     stage.start(2)
     await stage.until(lambda: stage.isr() == {1, 2, 3} and stage.has(2), what="broker 2 is back")
@@ -220,14 +220,14 @@ def _cleans(stage: Stage, broker: int) -> bool:
     return server is not None and bool(server.log_cleaner.in_progress)
 
 
-@scenario("S59", "A deleted key must not come back", source="redpanda-data/redpanda#26795")
+@scenario("S59", "A deleted key must not reappear", source="redpanda-data/redpanda#26795")
 async def s59(stage: Stage) -> None:
     """A follower is down for longer than tombstones are kept. It has the value; the leader no longer has the value or the
     tombstone. If the follower continued to fetch from its log end, it would keep the value forever, and serve it as a leader."""
     await _open(stage, min_insync=1, delete_retention_ms="100")
     stage.says("The key a has a value on all replicas. Then broker 3 dies.")
     await _put(stage, ("a", "1"), ("b", "1"))
-    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {2}, what="all know HW 2")
+    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {2}, what="all replicas have HW 2")
     stage.crash(3)
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
 
@@ -236,7 +236,7 @@ async def s59(stage: Stage) -> None:
     while any(tombstone in _offsets(stage, broker) for broker in (1, 2)):
         await _put(stage, *_filling(3))
         await stage.sleep(0.2)
-    stage.must(_log(stage, 1).tombstones_removed_below > tombstone, "broker 1 says that the tombstone is gone")
+    stage.must(_log(stage, 1).tombstones_removed_below > tombstone, "broker 1 reports that the tombstone is removed")
 
     stage.says("Broker 3 returns, joins the ISR, and is the last one alive.")
     stage.start(3)
@@ -283,7 +283,7 @@ async def s61(stage: Stage) -> None:
     await _put(stage, ("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), *_filling(8))
     await _all_clean(stage, (1, 3))
     await stage.sleep(10 * BACKOFF_MS / 1000)
-    stage.must(stage.cluster.machines[2].is_up and 2 in stage.isr(), "broker 2 goes on")
+    stage.must(stage.cluster.machines[2].is_up and 2 in stage.isr(), "broker 2 keeps running")
     stage.must(_offsets(stage, 2) == list(range(12)), "its log is as it was")
     left = [path for path in disk.contents(f"{FOLDER}/*") if _is_temporary(path)]
     stage.must(not left, f"nothing half-done is left: {left}")
@@ -308,18 +308,20 @@ async def s62(stage: Stage) -> None:
     await _open(stage, settings=settings, segment_bytes="4000", delete_retention_ms="100")
     stage.says("Forty keys, more than the map has room for, and then the key a. All replicas have them.")
     await _put(stage, *((f"k{n}", "1") for n in range(40)), ("a", "1"))
-    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {41}, what="all know HW 41")
+    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {41}, what="all replicas have HW 41")
     stage.says("Broker 3 gets no more responses, and leaves the ISR. a is deleted, and brokers 1 and 2 clean their logs.")
     held = stage.hold("Fetch", target=3, response=True)
     tombstone = await _put(stage, ("b", "1"), ("a", None))
     await _put(stage, *_filling(20))
     await _all_clean(stage, (1, 2))
-    stage.must(tombstone in _offsets(stage, 1) and 40 not in _offsets(stage, 1), "the value is gone, its tombstone is there")
+    stage.must(
+        tombstone in _offsets(stage, 1) and 40 not in _offsets(stage, 1), "the value is removed, and its tombstone remains"
+    )
     stage.must(40 in _offsets(stage, 3), "broker 3 has the value")
     stage.says("Broker 3 copies the rest, and cleans its log as far as its map reaches, then further.")
     held.release()
     await stage.until(lambda: stage.isr() == {1, 2, 3}, what="broker 3 is back")
     await _put(stage, *_filling(40))
     await _all_clean(stage, (3,))
-    stage.must("a" not in _values(stage, 3), f"the key is not back: {_values(stage, 3)}")
+    stage.must("a" not in _values(stage, 3), f"the key has not reappeared: {_values(stage, 3)}")
     await stage.at_rest()

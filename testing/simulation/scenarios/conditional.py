@@ -72,7 +72,7 @@ async def s95(stage: Stage) -> None:
         stage.start(leader)
         await stage.until(lambda: stage.isr() == {1, 2, 3}, what="all are in the ISR")
     await race.end()
-    stage.says("The race is over: the log is compared with what the writers were told.")
+    stage.says("The race is over: the log is compared with the responses to the writers.")
     held = stage.values(stage.leader())
     stage.must(sorted(held) == list(range(OFFSETS)), f"there are {OFFSETS} records")
     stage.must(all(len(values) == 1 for values in race.winners.values()), "each offset was acknowledged once")

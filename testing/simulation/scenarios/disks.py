@@ -34,7 +34,7 @@ async def s41(stage: Stage) -> None:
     await stage.until(lambda: stage.end(2) == 4, what="broker 2 has four records")
     random = stage.world.stream("s41")
     for harm in ("cut off", "zeros", "noise"):
-        stage.says(f"Broker 2 dies while it writes its fourth record: from some byte of it on, there is nothing: {harm}.")
+        stage.says(f"Broker 2 dies while it writes its fourth record: the record is written in part, and the rest is {harm}.")
         for _ in range(6):
             stage.crash(2)
             await stage.until(lambda: stage.isr() == {1, 3}, what="broker 2 is out")
@@ -53,7 +53,7 @@ async def s41(stage: Stage) -> None:
             else:
                 stage.start(2)
             await stage.until(lambda: stage.isr() == {1, 2, 3} and stage.end(2) == 4, what="broker 2 is back")
-            stage.must(stage.log_bytes(2) == stage.log_bytes(1), "it holds what broker 1 holds")
+            stage.must(stage.log_bytes(2) == stage.log_bytes(1), "it has the same records as broker 1")
 
 
 def _overwrite(disk: SimFiles, path: str, data: bytes) -> None:
@@ -152,7 +152,7 @@ async def s44(stage: Stage) -> None:
     """The checkpoint files are empty, half written, old, or ahead of the log. The broker relies on the log itself."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(12)
-    await stage.until(lambda: stage.hw(2) == 12, what="broker 2 knows HW 12")
+    await stage.until(lambda: stage.hw(2) == 12, what="broker 2 has HW 12")
     names = ("replication-offset-checkpoint", "recovery-point-offset-checkpoint", "orders-0/leader-epoch-checkpoint")
     ahead = {
         names[0]: b"0\n1\norders 0 100\n",
@@ -190,8 +190,8 @@ async def s45(stage: Stage) -> None:
     """Half a batch must not stay in the log, nor be read, nor be followed by other batches; and another broker has to lead."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
-    await stage.until(lambda: stage.hw(2) == 5, what="all know HW 5")
-    stage.says("There is room for a hundred bytes on the leader's disk. A batch of two thousand comes.")
+    await stage.until(lambda: stage.hw(2) == 5, what="all replicas have HW 5")
+    stage.says("There is room for a hundred bytes on the leader's disk. A batch of two thousand bytes arrives.")
     _disk(stage, 1).fill(100)
     try:
         answer = await stage.produce(1, b"z" * 2000)

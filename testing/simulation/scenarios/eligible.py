@@ -32,8 +32,8 @@ async def _stand_alone(stage: Stage) -> None:
     """Brokers 3 and 2 leave, in this order; broker 1 is alone in the ISR."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(10)
-    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 10, what="all know HW 10")
-    stage.says("Broker 3 dies while two replicas suffice to commit records. Five more are written, which it lacks.")
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 10, what="all replicas have HW 10")
+    stage.says("Broker 3 dies while two replicas suffice to commit records. Five more are written, which broker 3 lacks.")
     stage.crash(3)
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 has left the ISR")
     await stage.append(5)
@@ -54,10 +54,10 @@ async def s25(stage: Stage) -> None:
     stage.crash(1, lossy=True)
     await stage.until(lambda: stage.leader() == -1, what="the partition has no leader")
     stage.must((stage.isr(), elr(stage)) == (set(), {1, 2}), "ISR empty, ELR 1 and 2: no node has detected the loss yet")
-    stage.says("Broker 1 returns, and says that it may have lost records.")
+    stage.says("Broker 1 returns, and reports that it may have lost records.")
     stage.start(1)
     await stage.until(lambda: elr(stage) == {2}, what="broker 1 has left the ELR")
-    stage.says("Broker 3 returns, which lacks five records.")
+    stage.says("Broker 3, which lacks five records, returns.")
     stage.start(3)
     await stage.until(lambda: 3 in stage.cluster.brokers and stage.cluster.brokers[3].ready.is_set(), what="broker 3 is unfenced")
     await stage.sleep(1.0)
@@ -86,13 +86,13 @@ async def s26(stage: Stage) -> None:
     await stage.until(lambda: not elr(stage), what="none is eligible")
     await stage.sleep(2.0)
     stage.must((stage.leader(), stage.isr(), elr(stage)) == (-1, set(), set()), "the partition waits")
-    stage.must(len(stage.registration().last_known_elr) == 1, "its last leader is noted")
+    stage.must(len(stage.registration().last_known_elr) == 1, "its last leader is recorded")
 
     async def delete() -> None:
         async with stage.client.admin() as admin:
             await admin.delete_topics([stage.topic])
 
-    stage.says("The operator gives the topic up.")
+    stage.says("The operator deletes the topic.")
     await stage.client.run(delete())
     stage.topics.remove(stage.topic)
 
@@ -151,19 +151,19 @@ async def s65(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S67", "A leader that does not know of the raised min ISR", source="own: AlterPartition overtakes the metadata log")
+@scenario("S67", "A leader that has not applied the raised min ISR", source="own: AlterPartition overtakes the metadata log")
 async def s67(stage: Stage) -> None:
     """The controller applies the new min ISR and makes the removed member eligible, while the leader still uses the old one."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1, settings={"replica.lag.time.max.ms": 1000})
     await stage.append(5)
-    await stage.until(lambda: stage.hw(2) == 5, what="both know HW 5")
+    await stage.until(lambda: stage.hw(2) == 5, what="both replicas have HW 5")
     stage.says("Broker 2 stops fetching, and broker 1 proposes to remove it from the ISR.")
     silent = stage.hold("Fetch", source=2, target=1)
     parked = stage.hold("Fetch", source=1, target=2, response=True)
     proposals = stage.hold("AlterPartition", source=1)
     produce = stage.start_produce(1, b"s67", timeout_ms=8000)
     await stage.until(lambda: proposals.has, what="the proposal is on its way")
-    stage.says("min.insync.replicas becomes 2, and the news for broker 1 are late.")
+    stage.says("min.insync.replicas becomes 2, and broker 1 receives the change late.")
     metadata = stage.hold("Fetch", source=101, target=1, response=True)
 
     value = AlterableConfig("min.insync.replicas", CONFIG_SET, "2")
@@ -171,7 +171,7 @@ async def s67(stage: Stage) -> None:
     changing = asyncio.get_running_loop().create_task(stage.ask(2, apis.INCREMENTAL_ALTER_CONFIGS, request), name="change")
     await stage.until(lambda: min_isr_of(stage) == "2", what="the controller has the new value")
     proposals.release()
-    await stage.until(lambda: stage.knows_isr(1, {1}), what="broker 1 knows that it is alone in the ISR")
+    await stage.until(lambda: stage.knows_isr(1, {1}), what="broker 1 has applied that it is alone in the ISR")
     stage.must(elr(stage) == {2}, "broker 2 is eligible")
     await stage.sleep(0.2)
     is_refused = not produce.done() or produce.exception() or produce.result().error_code
@@ -186,7 +186,7 @@ async def s67(stage: Stage) -> None:
     await stage.at_rest((1, 2))
 
 
-@scenario("S66", "An eligible replica comes back with an empty disk", source="KIP-966; KAFKA-18106")
+@scenario("S66", "An eligible replica returns with an empty disk", source="KIP-966; KAFKA-18106")
 async def s66(stage: Stage) -> None:
     """The disk of an eligible replica was replaced, and its process died once more before it could report that. The boot id is
     the same as before, so it does not reveal the loss."""

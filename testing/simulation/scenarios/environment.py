@@ -27,7 +27,7 @@ async def s54(stage: Stage) -> None:
     )
     for _ in range(6):
         await stage.produce(1, b"t" * 400)
-    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 6, what="all know HW 6")
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 6, what="all replicas have HW 6")
     before = stage.registration()
     for node, hours in ((1, 1.0), (2, -1.0), (3, 1.0), (101, -1.0), (102, 1.0), (1, -1.5)):
         jump_ms = round(hours * HOUR_MS)
@@ -40,7 +40,7 @@ async def s54(stage: Stage) -> None:
         (now.leader, now.leader_epoch, set(now.isr)) == (before.leader, before.leader_epoch, set(before.isr)),
         "no leader was elected, and no replica left the ISR",
     )
-    stage.says("Records come with timestamps that are almost an hour ahead, and one of tomorrow, which is refused.")
+    stage.says("Records arrive with timestamps that are almost an hour ahead, and one with that of tomorrow, which is refused.")
     stage.world.machine.wall_jump_ms += HOUR_MS // 4
     await stage.append(6)
     stage.world.machine.wall_jump_ms += 24 * HOUR_MS
@@ -107,7 +107,7 @@ async def s55(stage: Stage) -> None:
     for ends in ((1, 2), (2, 1)):
         stage.world.network.link(*ends).loss = 0.0
 
-    stage.says("Nothing gets from the leader to one follower, while all it sends arrives.")
+    stage.says("The leader's messages to one follower are lost, while the follower's messages arrive.")
     follower = next(n for n in (2, 3) if n != stage.leader())
     leader = stage.leader()
     stage.cut(leader, [follower], inbound=False)
@@ -159,7 +159,9 @@ async def s56(stage: Stage) -> None:
         await stage.sleep(0.2)
         stage.start(node)
         await stage.until(
-            lambda: stage.cluster.is_ready() and all(stage.isr(i) == {1, 2, 3} for i in range(3)), 30.0, "all is well"
+            lambda: stage.cluster.is_ready() and all(stage.isr(i) == {1, 2, 3} for i in range(3)),
+            30.0,
+            "the cluster is ready, and all replicas are in sync",
         )
     over[0] = True
     await stage.world.join(loading)

@@ -59,16 +59,18 @@ class Writer:
 
 def compare(stage: Stage, old: Writer, new: Writer) -> None:
     """Compare the leader's log with the answers that the two writers got."""
-    stage.says("The log is compared with what the writers were told.")
+    stage.says("The log is compared with the responses to the writers.")
     held = stage.values(stage.leader())
     first = min(new.acked)
     stage.must(all(held.get(at) == value for writer in (old, new) for at, value in writer.acked.items()), "all is there")
     stage.must(not {*old.rejected, *new.rejected} & set(held.values()), "no rejected record is in the log")
-    stage.must(max(old.acked) < first, f"the old writer has nothing behind offset {first}, where the new one began")
-    stage.must((old.fenced_by, new.fenced_by) == (NEW, -1), "the old writer was told the new token")
+    stage.must(max(old.acked) < first, f"the old writer has no record after offset {first}, where the new one began")
+    stage.must((old.fenced_by, new.fenced_by) == (NEW, -1), "the old writer got the new token")
 
 
-@scenario("S112", "A writer that was paused comes back after its successor", source="M. Kleppmann: How to do distributed locking")
+@scenario(
+    "S112", "A paused writer continues after its successor has written", source="M. Kleppmann: How to do distributed locking"
+)
 async def s112(stage: Stage) -> None:
     """A holder of a lock is paused for too long, and its successor writes. Then the records in the old holder's sockets arrive at
     the leader, and later the old holder writes to the next leader. None of these records may be appended."""
@@ -83,7 +85,7 @@ async def s112(stage: Stage) -> None:
     new = Writer(stage, "new", NEW)
     held.release()
     await new.has_written(5)
-    stage.says("The old writer goes on, and is rejected.")
+    stage.says("The old writer continues, and is rejected.")
     old.client.machine.resume()
     await old.is_fenced()
     for broker in (1, 2):
@@ -116,7 +118,7 @@ async def s113(stage: Stage) -> None:
     held.release()
     await new.has_written(5)
     await old.is_fenced()
-    stage.says("Broker 1 comes back, and truncates what the others do not have.")
+    stage.says("Broker 1 returns, and truncates the records that the others do not have.")
     stage.start(1)
     await stage.until(lambda: stage.isr() == {1, 2, 3}, what="all are in the ISR")
     await old.end()

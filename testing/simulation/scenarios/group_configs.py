@@ -17,7 +17,7 @@ _PATIENCE = {"request_timeout_ms": 20_000}
 """Options of members: with this time-out, a member that waits for a response stops reading only at the end of its session."""
 
 
-@scenario("S135", "A session is shortened, and a member does not hear of it", source="KIP-848")
+@scenario("S135", "A session is shortened, and a member does not receive it", source="KIP-848")
 async def s135(stage: Stage) -> None:
     """The responses with a shorter session are lost. So the member reads its partition for the rest of the longer session, and no
     other member may get the partition before its end."""
@@ -33,7 +33,7 @@ async def s135(stage: Stage) -> None:
         where=lambda m: m.body.session_timeout_ms == SHORT_MS,
     )
     await group.configure(session_timeout_ms=SHORT_MS)
-    await stage.until(lambda: hold.has, what="the response is kept back")
+    await stage.until(lambda: hold.has, what="the response is held")
     stage.cut(cut_off)
     await _is_succeeded(stage, first, second)
     hold.release()
@@ -83,10 +83,10 @@ async def _both_own(stage: Stage, first: Program, second: Program) -> None:
 async def _is_succeeded(stage: Stage, first: Program, second: Program) -> None:
     """The second program gets the partition of the first one, after the first one has stopped reading it."""
     await second.owns(0, 1)
-    stage.must(first.state == "suspended", "the first member has stopped to read before the second one has its partition")
+    stage.must(first.state == "suspended", "the first member has stopped reading before the second one has its partition")
 
 
-@scenario("S137", "A configuration counts from the next heartbeat on", source="KIP-848; scheduleConsumerGroupSessionTimeout")
+@scenario("S137", "A configuration applies from the next heartbeat on", source="KIP-848; scheduleConsumerGroupSessionTimeout")
 async def s137(stage: Stage) -> None:
     """A longer session does not help a member that is already late. After the configuration is removed, the broker's session
     applies. A broker whose file has narrower bounds applies the nearest value within them."""
@@ -116,12 +116,12 @@ async def s137(stage: Stage) -> None:
     await stage.sleep(0.8 * SESSION_MS / 1000)
     stage.must(await group.members() == ["member"], "its session has not ended")
     await stage.sleep(0.5 * SESSION_MS / 1000)
-    stage.must(await group.members() == [], "and ends after the broker's time")
-    stage.says("The next coordinator's file allows no session that is so long.")
+    stage.must(await group.members() == [], "and it ends after the time of the broker's session")
+    stage.says("The configuration file of the next coordinator allows only shorter sessions.")
     await group.configure(session_timeout_ms=LONG_MS)
     await stage.until(lambda: len(group.isr()) == 2, what="both brokers are in the ISR")
     group.resign(1)
     await group.moved_to(2)
     answer = await group.answered(group.member("guest").beat)
-    stage.must(answer.session_timeout_ms == 3000, "the longest session that it allows counts")
+    stage.must(answer.session_timeout_ms == 3000, "the longest session that it allows applies")
     await stage.at_rest()

@@ -59,7 +59,7 @@ async def s52(stage: Stage) -> None:
     await stage.until(lambda: group.coordinator not in (1, -1) and group.shard(group.coordinator), what="another broker leads")
     for what, attempt in (("commit", first.commit({ours: 11})), ("read offsets", group.committed(ours)), ("beat", first.beat())):
         stage.must(await code_of(attempt) is LOADING, f"to {what} is answered with COORDINATOR_LOAD_IN_PROGRESS")
-    stage.says("It has loaded, and does not know yet which of the last records are committed: no follower has fetched.")
+    stage.says("It has loaded, and cannot tell yet which of the last records are committed: no follower has fetched.")
     loads.release()
     await group.moved_to(group.coordinator)
     began = stage.world.now
@@ -96,14 +96,14 @@ async def s53(stage: Stage) -> None:
     await stage.until(lambda: group.coordinator not in (1, -1), what="another broker leads")
     await group.moved_to(group.coordinator)
     stage.must(not commit.done() or await code_of(commit) is not ErrorCode.NONE, "the commit is not acknowledged")
-    stage.must(await group.answered(lambda: group.committed(0)) == [5], "the next coordinator does not know it")
+    stage.must(await group.answered(lambda: group.committed(0)) == [5], "the next coordinator does not have it")
     await first.store(0, 7)
     stage.mend(1, [2, 3, 101])
     stage.must(await code_of(commit) is not ErrorCode.NONE, "the commit fails")
     await group.all_in_sync()
     while group.coordinator != 1:
         await group.resigns()
-    stage.must(await group.answered(lambda: group.committed(0)) == [7], "broker 1 has forgotten it")
+    stage.must(await group.answered(lambda: group.committed(0)) == [7], "broker 1 has dropped it")
     await group.remembers()
     await stage.at_rest()
 
@@ -165,7 +165,7 @@ async def s97(stage: Stage) -> None:
     stage.says("The broker whose load was overtaken coordinates again.")
     while group.coordinator != overtaken:
         await group.resigns()
-    stage.must(await group.answered(lambda: group.committed(0)) == [7], "it knows what was committed since")
+    stage.must(await group.answered(lambda: group.committed(0)) == [7], "it has what was committed since")
     await group.remembers()
     await stage.at_rest()
 
@@ -188,7 +188,7 @@ async def s99(stage: Stage) -> None:
     stage.must(second.assigned == [], "the second member waits")
     await first.beat([0, 1])
     await second.beat()
-    stage.must(second.assigned == [], "and waits on, while the first one says that it owns both")
+    stage.must(second.assigned == [], "and still waits while the first one reports that it owns both")
     await first.beat([0])
     await second.beat()
     stage.must(second.assigned == [1], "it gets the partition that was given up")
@@ -223,7 +223,7 @@ async def s100(stage: Stage) -> None:
     stage.must((first.assigned, second.assigned) == ([0], [1]), "each has its partition")
     stale = first.generation - 1
     stage.must(
-        await code_of(first.commit({0: 6}, generation=stale)) is ErrorCode.ILLEGAL_GENERATION, "an older generation is over"
+        await code_of(first.commit({0: 6}, generation=stale)) is ErrorCode.ILLEGAL_GENERATION, "an older generation is rejected"
     )
     await first.store(0, 7)
     stage.must(await group.committed(0) == [7], "its offset is committed")
@@ -247,8 +247,8 @@ async def s111(stage: Stage) -> None:
     stage.pause(3)
     lonely = other.member("lonely")
     code = await code_of(lonely.beat())
-    stage.must(code is ErrorCode.COORDINATOR_NOT_AVAILABLE, "a member is not told that it has joined")
-    stage.says("The consumer hears nothing for a session. Then the ISR has one member.")
+    stage.must(code is ErrorCode.COORDINATOR_NOT_AVAILABLE, "a member that joins gets an error")
+    stage.says("The consumer gets no response for the length of a session. Then the ISR has one member.")
     await stage.until(lambda: program.state == "suspended", what="the consumer waits")
     await stage.until(lambda: group.isr() == [1], what="the coordinator is alone")
     end = group.log(1).log_end_offset

@@ -151,7 +151,7 @@ class Group:
             return all(own.get(key) == text for own in found for key, text in texts.items())
 
         await self.stage.client.run(alter())
-        await self.stage.until(is_known, what="all brokers know the configuration")
+        await self.stage.until(is_known, what="all brokers have applied the configuration")
 
     async def members(self) -> list[str]:
         return [member.member_id for member in (await self.describe()).members]

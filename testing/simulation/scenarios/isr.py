@@ -12,9 +12,9 @@ async def s13(stage: Stage) -> None:
     """Followers receive a high watermark one fetch late. So a new leader has committed records above the high watermark that it
     knows. Meanwhile it must not answer to a consumer that records which the consumer has read do not exist."""
     await stage.open(replicas=[1, 2, 3])
-    stage.says("Ten records are committed; the followers have them all, but have not learned that they are committed.")
+    stage.says("Ten records are committed; the followers have them all, but an older HW.")
     await stage.append(7)
-    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 7, what="all know HW 7")
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 7, what="all replicas have HW 7")
     held = stage.hold("Fetch", source=1, response=True, where=lambda m: m.target in (2, 3) and stage.end(m.target) == 10)
     first = stage.start_produce(1, b"a", b"b", b"c")
     await stage.until(first.done, what="the three are acknowledged")
@@ -27,7 +27,7 @@ async def s13(stage: Stage) -> None:
     stage.crash(1)
     held.release()
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
-    stage.must(stage.hw(2) < 10, "it does not know yet how much is committed")
+    stage.must(stage.hw(2) < 10, "it cannot tell yet how much is committed")
     latest = await stage.latest(2)
     known = latest.error_code in (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
     stage.must(known, f"it does not name a latest offset: {ErrorCode(latest.error_code).name} {latest.offset}")
@@ -51,13 +51,13 @@ async def s14(stage: Stage) -> None:
     await stage.open(replicas=[1, 2, 3])
     stage.says("Twelve records are on all replicas. Broker 3 is cut off and leaves the ISR.")
     await stage.append(12)
-    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 12, what="all know HW 12")
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 12, what="all replicas have HW 12")
     stage.cut(3)
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
-    stage.says("Eight more are committed by brokers 1 and 2; broker 2 has not learned that they are.")
+    stage.says("Eight more are committed by brokers 1 and 2; broker 2 still has an older HW.")
     held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda m: stage.end(2) == 20)
     await stage.produce(1, *[b"s14-%d" % n for n in range(8)])
-    stage.must((stage.hw(1), stage.end(2), stage.hw(2)) == (20, 20, 12), "the true HW is 20, but broker 2 knows only 12")
+    stage.must((stage.hw(1), stage.end(2), stage.hw(2)) == (20, 20, 12), "the true HW is 20, but broker 2 has 12")
 
     stage.says(
         "Broker 1 dies. Broker 2 leads from offset 20 on. Broker 3 returns and fetches from 12: its own HW, and broker 2's."
@@ -90,9 +90,9 @@ async def s15(stage: Stage) -> None:
     metadata = stage.hold("Fetch", source=101, target=1, response=True, where=lambda m: 3 in stage.isr())
     stage.mend(3)
     await stage.until(lambda: stage.isr() == {1, 2, 3}, what="the controller has committed the expansion")
-    stage.must(not stage.knows_isr(1, {1, 2, 3}), "broker 1 has not learned of it")
+    stage.must(not stage.knows_isr(1, {1, 2, 3}), "broker 1 has not received it")
 
-    stage.says("Broker 3 falls silent. Ten records are appended, and fetched by broker 2.")
+    stage.says("Broker 3 stops fetching. Ten records are appended, and fetched by broker 2.")
     silent = stage.hold("Fetch", source=3, target=1)
     parked = stage.hold("Fetch", source=1, target=3, response=True)
     produce = stage.start_produce(1, *[b"s15-%d" % n for n in range(10)])
@@ -117,12 +117,12 @@ async def s16(stage: Stage) -> None:
     await stage.open(replicas=[1, 2, 3], settings={"replica.lag.time.max.ms": 1500})
     stage.says("Five records are on all replicas. Broker 3 stops fetching, and five more are written.")
     await stage.append(5)
-    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 5, what="all know HW 5")
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 5, what="all replicas have HW 5")
     silent = stage.hold("Fetch", source=3, target=1)
     parked = stage.hold("Fetch", source=1, target=3, response=True)
     proposals = stage.hold("AlterPartition", source=1)
     produce = stage.start_produce(1, *[b"s16-%d" % n for n in range(5)])
-    await stage.until(lambda: proposals.has, what="broker 1 proposes to go on without broker 3")
+    await stage.until(lambda: proposals.has, what="broker 1 proposes an ISR without broker 3")
     await stage.until(lambda: stage.end(2) == 10, what="broker 2 has ten records")
     await stage.sleep(0.5)
     stage.must(stage.hw(1) == 5 and not produce.done(), "the HW is 5, and the write is not acknowledged")
@@ -140,7 +140,7 @@ async def s16(stage: Stage) -> None:
 async def s17(stage: Stage) -> None:
     """An AlterPartition response may be older than the leader's metadata. Then the leader ignores it."""
     await stage.open(replicas=[2, 1, 3], settings={"replica.lag.time.max.ms": 1500})
-    stage.says("Broker 2 dies, so that broker 1 leads; broker 2 comes back.")
+    stage.says("Broker 2 dies, so that broker 1 leads. Broker 2 returns.")
     stage.crash(2)
     await stage.until(lambda: stage.leader() == 1 and stage.leads(1), what="broker 1 leads")
     stage.start(2)
@@ -167,7 +167,7 @@ async def s17(stage: Stage) -> None:
     await stage.until(lambda: stage.leader() == 1, what="broker 1 leads again")
     stage.says("The old response arrives.")
     answers.release()
-    await stage.until(lambda: stage.leads(1), what="broker 1 knows")
+    await stage.until(lambda: stage.leads(1), what="broker 1 has applied that it leads")
     await stage.sleep(1.0)
     ours, theirs = stage.replica(1), stage.registration()
     stage.must(ours.leader_epoch == theirs.leader_epoch, "broker 1 is in the epoch of the metadata")
@@ -175,21 +175,23 @@ async def s17(stage: Stage) -> None:
     stage.start(2)
     await stage.at_rest()
 
-    stage.says("Broker 2's heartbeats get lost. Broker 3 lags, and the proposal to go on with 1 and 2 is on its way for long.")
+    stage.says("Broker 2's heartbeats get lost. Broker 3 lags, and the proposal of an ISR of 1 and 2 is delayed.")
     stage.cut(2, [101], inbound=False)
     await stage.sleep(0.6)
     silent = stage.hold("Fetch", source=3, target=1)
     parked = stage.hold("Fetch", source=1, target=3, response=True)
     proposals = stage.hold("AlterPartition", source=1, limit=1)
     await stage.append(1, acks=1)
-    await stage.until(lambda: proposals.has, what="broker 1 proposes to go on without broker 3")
+    await stage.until(lambda: proposals.has, what="broker 1 proposes an ISR without broker 3")
     stage.says("Now broker 2 is fenced, and leaves the ISR; 3 fetches again, and what brokers 1 and 3 have is committed.")
     starved = stage.hold("Fetch", source=1, target=2, response=True)
-    await stage.until(lambda: stage.isr() == {1, 3} and stage.knows_isr(1, {1, 3}), what="broker 2 is out, and broker 1 knows")
+    await stage.until(
+        lambda: stage.isr() == {1, 3} and stage.knows_isr(1, {1, 3}), what="broker 2 is out, and broker 1 has applied that"
+    )
     silent.release()
     parked.release()
     await stage.append(3)
-    stage.says("Broker 2 is unfenced, and has none of that, as the old proposal arrives, which names it.")
+    stage.says("Broker 2 is unfenced, and has none of these records, when the old proposal arrives, which names it.")
     stage.mend(2, [101], inbound=False)
     await stage.until(lambda: not stage.cluster.image().brokers[2].fenced, what="broker 2 is unfenced")
     before = stage.registration().partition_epoch
@@ -215,7 +217,7 @@ async def s18(stage: Stage) -> None:
     stage.mend(3)
     await stage.until(lambda: stage.isr() == {1, 2, 3}, what="the expansion is committed")
     await stage.until(
-        lambda: stage.replica(1).partition_epoch == stage.registration().partition_epoch, 10.0, "broker 1 has heard of it"
+        lambda: stage.replica(1).partition_epoch == stage.registration().partition_epoch, 10.0, "broker 1 has applied it"
     )
     stage.says("Later changes go through, too.")
     stage.crash(3)
@@ -224,7 +226,7 @@ async def s18(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S19", "A retry is swallowed because the first attempt is still entered", source="KAFKA-14010")
+@scenario("S19", "A retry is dropped because the first attempt is still registered", source="KAFKA-14010")
 async def s19(stage: Stage) -> None:
     """A failed proposal must be sent again, and never twice at the same time."""
     await stage.open(replicas=[1, 2, 3])
@@ -242,7 +244,7 @@ async def s19(stage: Stage) -> None:
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
     stage.world.network.break_on(lambda m: m.api == "AlterPartition" and m.is_request, times=4)
     stage.mend(3)
-    await stage.until(lambda: stage.isr() == {1, 2, 3}, 30.0, "broker 3 is in the ISR for all that")
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, 30.0, "broker 3 is in the ISR nevertheless")
     stage.must(most[0] <= 1, f"never more than one proposal of a broker is under way: {most[0]}")
     await stage.at_rest()
 
@@ -260,7 +262,7 @@ async def s20(stage: Stage) -> None:
         led = [] if topic is None else [p for p in topic.partitions.values() if p.leader >= 0]  # the last member stays in the ISR
         return not any(brokers[n].fenced for p in led for n in p.isr if n in brokers)
 
-    stage.says("Broker 3 lags and is out of the ISR. It loses its controller, and broker 1 does not learn of it.")
+    stage.says("Broker 3 lags and is out of the ISR. It loses its controller, and broker 1 does not receive its fencing.")
     silent = stage.hold("Fetch", source=3, target=1)
     parked = stage.hold("Fetch", source=1, target=3, response=True)
     await stage.append(3, acks=1)
@@ -269,7 +271,7 @@ async def s20(stage: Stage) -> None:
     metadata = stage.hold("Fetch", source=101, target=1, response=True, where=lambda m: stage.cluster.image().brokers[3].fenced)
     stage.cut(3, [101])
     await stage.until(lambda: stage.cluster.image().brokers[3].fenced, what="broker 3 is fenced")
-    stage.says("Broker 3 catches up, so broker 1 proposes to take it in.")
+    stage.says("Broker 3 catches up, so broker 1 proposes to add it to the ISR.")
     silent.release()
     parked.release()
     await stage.until(lambda: stage.end(3) == stage.end(1), what="broker 3 has caught up")
@@ -286,7 +288,7 @@ async def s21(stage: Stage) -> None:
     disk."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(5)
-    stage.says("Broker 2 leaves and returns; broker 1 proposes to take it in. The proposal is on its way for long.")
+    stage.says("Broker 2 leaves and returns. Broker 1 proposes to add it to the ISR. The proposal is delayed.")
     stage.crash(2)
     await stage.until(lambda: stage.isr() == {1}, what="broker 1 is alone in the ISR")
     await stage.append(5)
@@ -381,14 +383,14 @@ async def s24(stage: Stage) -> None:
     said = produce.exception() or ErrorCode(produce.result().error_code).name
     if stage.values(2).get(5) != b"zombie":
         stage.must(said != "NONE", f"the write that broker 2 does not have is no success: {said}")
-    stage.must(zombie.exception() or zombie.result().error_code, "a write to the sleeper is refused")
+    stage.must(zombie.exception() or zombie.result().error_code, "a write to the resumed broker is refused")
     await stage.at_rest()
 
-    stage.says("Now broker 2 is cut from the controller alone. The others follow its successor.")
+    stage.says("Now broker 2 is cut off from the controller only. The others follow its successor.")
     stage.cut(2, [101])
     late = stage.start_produce(2, b"still here", timeout_ms=4000)
     await stage.until(lambda: stage.leader() not in (-1, 2), what="another leads")
-    await stage.until(lambda: stage.leads(stage.leader()), what="it knows so")
+    await stage.until(lambda: stage.leads(stage.leader()), what="it has become leader")
     after = stage.start_produce(2, b"after", timeout_ms=4000)
     await stage.until(lambda: late.done() and after.done(), 60.0, "both writes are answered")
     stage.must(after.exception() or after.result().error_code, "after its successor's election it acknowledges nothing")

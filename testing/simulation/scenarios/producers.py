@@ -61,12 +61,12 @@ async def s39(stage: Stage) -> None:
         and stage.end(1) == 6,
         f"an older one is not appended again: {ErrorCode(old.error_code).name}",
     )
-    stage.says("Broker 1 dies, and the same happens at the new leader, which learned of the producer by replication.")
+    stage.says("Broker 1 dies, and the same happens at the new leader, which has the producer's state by replication.")
     stage.crash(1)
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
     await again(2)
     answer = await stage.produce(2, b"q6", producer=producer, sequence=6)
-    stage.must((answer.error_code, answer.base_offset) == (0, 6), "the next one is taken")
+    stage.must((answer.error_code, answer.base_offset) == (0, 6), "the next one is accepted")
     stage.start(1)
     await stage.at_rest()
 
@@ -82,7 +82,7 @@ async def s40(stage: Stage) -> None:
         nonlocal sequence
         for _ in range(count):
             answer = await stage.produce(1, b"s40-%d" % sequence + b"." * 200, producer=producer, sequence=sequence)
-            stage.must(not answer.error_code, f"sequence {sequence} is taken")
+            stage.must(not answer.error_code, f"sequence {sequence} is accepted")
             sequence += 1
 
     for harm in ("missing", "empty", "damaged", "of another time"):
@@ -105,12 +105,12 @@ async def s40(stage: Stage) -> None:
         await stage.until(lambda: stage.end(2) == stage.end(1), what="broker 2 has all")
         stage.must(
             stage.replica(2).log.producers == stage.replica(1).log.producers,
-            "broker 2 knows of the producers what broker 1 knows",
+            "broker 2 has the same producer state as broker 1",
         )
 
-    stage.says("Sequences end at 2^31 - 1 and go on at 0.")
+    stage.says("Sequences end at 2^31 - 1 and continue at 0.")
     other = await stage.init_producer()
     for number, taken in ((2**31 - 2, 2), (0, 1), (1, 1)):
         answer = await stage.produce(1, *[b"w%d" % n for n in range(taken)], producer=other, sequence=number)
-        stage.must(not answer.error_code, f"sequence {number} is taken: {ErrorCode(answer.error_code).name}")
+        stage.must(not answer.error_code, f"sequence {number} is accepted: {ErrorCode(answer.error_code).name}")
     await stage.at_rest()

@@ -98,7 +98,7 @@ async def s49(stage: Stage) -> None:
         stage.crash(away)
         await client.run(topics(12))
         if step > 0:
-            stage.says(f"It returns, and dies at step {step} of what it writes while it takes the snapshot in.")
+            stage.says(f"It returns, and dies at step {step} of what it writes while it installs the snapshot.")
             stage.cluster.machines[away].files.crash_at(step)
         elif step < 0:
             stage.says("It returns, and its leader dies in the middle of the transfer.")
@@ -112,7 +112,7 @@ async def s49(stage: Stage) -> None:
         if away not in stage.cluster.controllers:
             stage.start(away)
         stage.cluster.machines[away].files.heal()
-        await stage.until(partial(same_image, away), 30.0, f"controller {away} knows what its leader knows")
+        await stage.until(partial(same_image, away), 30.0, f"controller {away} has the same metadata as its leader")
 
 
 @scenario("S50", "The active controller is cut off", source="KAFKA-15489, KIP-996")
@@ -177,12 +177,12 @@ async def s51(stage: Stage) -> None:
             return e
         finally:
             machine.end()
-        raise Broken(f"a second broker {node} was let in")
+        raise Broken(f"a second broker {node} was registered")
 
-    stage.says("Another process says that it is broker 1.")
+    stage.says("Another process registers as broker 1.")
     error = await try_to_be(1)
     stage.must("1" in str(error), f"it is refused: {error}")
-    stage.must(stage.cluster.image().brokers[1].broker_epoch == epoch, "broker 1's registration is what it was")
+    stage.must(stage.cluster.image().brokers[1].broker_epoch == epoch, "broker 1's registration is unchanged")
     stage.says("A broker of another cluster has the addresses of our controllers.")
     error = await try_to_be(7, **{"cluster.id": "another-cluster"})
     stage.must("cluster" in str(error), f"it is refused: {error}")

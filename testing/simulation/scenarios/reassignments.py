@@ -32,7 +32,7 @@ async def _append(stage: Stage, count: int) -> None:
         leader, epoch = stage.leader(), stage.registration().leader_epoch
         return stage.leads(leader) and stage.replica(leader).leader_epoch == epoch
 
-    await stage.until(leads, what="the leader knows its epoch")
+    await stage.until(leads, what="the leader has applied its epoch")
     await stage.append(count)
 
 
@@ -83,7 +83,7 @@ async def s79(stage: Stage) -> None:
     for _ in range(10):
         answer = await stage.produce(1, b"x" * 1000)
         stage.must(not answer.error_code, "a record is acknowledged")
-    stage.must(stage.world.now - began < 2.5, f"nobody waits for the throttle ({stage.world.now - began:.1f} s)")
+    stage.must(stage.world.now - began < 2.5, f"no producer waits for the throttle ({stage.world.now - began:.1f} s)")
     stage.must(stage.isr() == {1, 2, 3}, "broker 3 is still in the ISR")
     stage.says("Broker 4 gets its records. It is not in the ISR yet, and is slowed down.")
     began = stage.world.now

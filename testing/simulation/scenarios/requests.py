@@ -29,16 +29,18 @@ async def s29(stage: Stage) -> None:
     await stage.until(lambda: stage.isr(0) >= {1, 2} and stage.isr(1) >= {1, 2}, what="broker 1 is back in both ISRs")
     stage.crash(2)
     await stage.until(lambda: all(stage.leader(i) == 1 and stage.leads(1, i) for i in (0, 1)), what="broker 1 leads again")
-    stage.says("A fetch of a follower that still lives in the first epoch is on its way.")
+    stage.says("A fetch of a follower that is still in the first epoch arrives.")
     late = await stage.fetch_as(3, 1, 2, epoch)
-    stage.must(late.error_code == ErrorCode.FENCED_LEADER_EPOCH, f"it proves nothing: {ErrorCode(late.error_code).name}")
+    stage.must(
+        late.error_code == ErrorCode.FENCED_LEADER_EPOCH, f"it does not count as progress: {ErrorCode(late.error_code).name}"
+    )
     stage.says("The session continues with the second partition only, in its new epoch.")
     now = stage.registration(1).leader_epoch
     answer = await stage.fetch_session(1, opened.session_id, 1, [(1, 2, now)])
-    told = {p.partition: ErrorCode(p.error_code).name for p in answer.partitions}
+    codes = {p.partition: ErrorCode(p.error_code).name for p in answer.partitions}
     stage.must(
-        answer.error_code or told.get(0) == "FENCED_LEADER_EPOCH",
-        f"the first partition is answered FENCED_LEADER_EPOCH: {told}, {ErrorCode(answer.error_code).name}",
+        answer.error_code or codes.get(0) == "FENCED_LEADER_EPOCH",
+        f"the first partition is answered FENCED_LEADER_EPOCH: {codes}, {ErrorCode(answer.error_code).name}",
     )
     stage.start(2)
     await stage.at_rest(index=0)
@@ -63,7 +65,7 @@ async def s30(stage: Stage) -> None:
                 sessions[n] = (0, 0)
             elif answer.session_id:
                 sessions[n] = (answer.session_id, session_epoch + 1)
-    stage.says("No partition has been left behind by a follower.")
+    stage.says("The followers have every partition.")
     for index in range(4):
         await stage.at_rest(index=index, within_s=10.0)
 
@@ -73,15 +75,15 @@ async def s31(stage: Stage) -> None:
     """A follower serves only records below the high watermark that it knows, and completes waiting fetches when this rises."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
-    await stage.until(lambda: stage.hw(2) == 5, what="broker 2 knows HW 5")
-    stage.says("One more is on all replicas and acknowledged, but broker 2 has not learned that it is committed.")
+    await stage.until(lambda: stage.hw(2) == 5, what="broker 2 has HW 5")
+    stage.says("One more is on all replicas and acknowledged, but broker 2 still has HW 5.")
     held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda m: stage.end(2) == 6)
     await stage.append(1)
     _, read = await stage.fetch(2, 4)
     stage.must([offset for offset, _ in read] == [4], "a consumer at broker 2 reads up to its HW, not to its end")
     answer, read = await stage.fetch(2, 5)
     stage.must(not answer.error_code and not read, "and at 5 nothing yet; but 5 is not out of range")
-    stage.says("A consumer waits there. Broker 2 learns the HW.")
+    stage.says("A consumer waits there. Broker 2 gets the HW.")
     waiting = asyncio.get_running_loop().create_task(stage.fetch(2, 5, max_wait_ms=30_000))
     await stage.sleep(0.05)
     stage.must(not waiting.done(), "it waits")
@@ -91,7 +93,7 @@ async def s31(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S32", "The HW passes while a produce is being parked", source="the purgatory's own race")
+@scenario("S32", "The HW advances while a produce request is being parked", source="the purgatory's own race")
 async def s32(stage: Stage) -> None:
     """Between the check whether a write is committed and the start of its wait, the write may become committed. No write may wait
     for its time-out because of that."""
@@ -113,7 +115,7 @@ async def s32(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S33", "Requests are parked as leadership, topic or process goes", source="KAFKA-9198, KAFKA-10677")
+@scenario("S33", "Requests are parked when the leadership, the topic or the process ends", source="KAFKA-9198, KAFKA-10677")
 async def s33(stage: Stage) -> None:
     """No request waits for an event that can no longer happen, and none stays in memory."""
     await stage.open(replicas=[1, 2, 3])
@@ -233,7 +235,7 @@ async def s36(stage: Stage) -> None:
     response has a log start beyond its own records, and beyond the follower's log end."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1, settings={"replica.fetch.max.bytes": 200})
     await stage.append(5)
-    await stage.until(lambda: stage.hw(2) == 5, what="both know HW 5")
+    await stage.until(lambda: stage.hw(2) == 5, what="both replicas have HW 5")
     stage.says("Broker 2 dies, and 20 records are written without it. It returns, and fetches a few of them.")
     stage.crash(2)
     await stage.until(lambda: stage.isr() == {1}, what="broker 1 is alone in the ISR")
@@ -242,7 +244,7 @@ async def s36(stage: Stage) -> None:
     stage.start(2)
     await stage.until(lambda: held.has, what="a response is on its way to broker 2")
     at, starts = stage.end(2), list[int]()
-    stage.says(f"Records up to 20 are deleted. The log of broker 2 ends at {at}, and the response is of the time before.")
+    stage.says(f"Records up to 20 are deleted. The log of broker 2 ends at {at}, and the response is from before the deletion.")
     request = DeleteRecordsRequest([DeleteRecordsPartition(stage.cluster.topic_id("orders"), 0, 20)], 20_000)
     deleting = asyncio.get_running_loop().create_task(stage.ask(1, apis.DELETE_RECORDS, request), name="delete")
     await stage.until(lambda: stage.replica(1).log.log_start_offset == 20, what="the log of broker 1 begins at 20")
@@ -263,7 +265,7 @@ async def s36(stage: Stage) -> None:
     stage.patch(Partition, "append_fetched", racing)
     held.release()
     await stage.until(lambda: starts, what="broker 2 has got the response")
-    stage.must(starts[0] == 0 and at < stage.end(2) < 20, "it takes the records, and not the log start")
+    stage.must(starts[0] == 0 and at < stage.end(2) < 20, "it appends the records, and ignores the log start")
     await stage.until(deleting.done, what="the records are deleted")
     stage.must(deleting.result().partitions[0].low_watermark == 20, "no live replica has one of them")
     await stage.until(lambda: stage.replica(2).log.log_start_offset == 20, what="broker 2 has started over at 20")
@@ -289,8 +291,8 @@ async def s37(stage: Stage) -> None:
     await stage.sleep(2.0)
     log = stage.replica(1).log
     stage.must(log.log_start_offset <= log.high_watermark, f"start {log.log_start_offset} <= HW {log.high_watermark}")
-    stage.must(log.log_end_offset == 23, "the end is where it was")
-    stage.says("They are fetched, committed, and then old.")
+    stage.must(log.log_end_offset == 23, "the log end is unchanged")
+    stage.says("They are fetched and committed, and then they expire.")
     for hold in holds:
         hold.release()
     await stage.until(lambda: stage.replica(1).log.log_start_offset > 3, 30.0, "old segments are deleted")

@@ -65,7 +65,7 @@ async def s125(stage: Stage) -> None:
     mallory = await make_user(stage, "mallory", *EVERYTHING)
     await stage.append(3)
     await stage.until(lambda: stage.hw(1) == 3, what="all is committed")
-    stage.says("The followers do not hear from their leader. A record waits for them.")
+    stage.says("The followers get no responses from their leader. A record waits for them.")
     holds = [stage.hold("Fetch", source=1, target=n, response=True) for n in (2, 3)]
     waiting = stage.start_produce(1, b"waits")
     await stage.until(lambda: stage.end(1) == 4, what="the leader has the record")
@@ -152,7 +152,7 @@ async def s127(stage: Stage) -> None:
     stage.must(later.partitions and later.partitions[0].error_code, "and an error")
     await change_rules(stage, create=[rule])
     again = await bob.ask(1, apis.FETCH, fetch(stage, -1, 0, session=begun.session_id, session_epoch=2))
-    stage.must(any(again.records), "the session goes on when the right is back")
+    stage.must(any(again.records), "the session continues when the right is restored")
     await stage.at_rest()
 
 
@@ -165,16 +165,16 @@ async def s128(stage: Stage) -> None:
     assert identities is not None
     password = identities.password("alice")
     metadata = admin.MetadataRequest([])
-    stage.must(await alice.logs_in(1, "alice", password) is NONE, "she is in")
+    stage.must(await alice.logs_in(1, "alice", password) is NONE, "alice is logged in")
     await stage.sleep(1.5)
-    stage.must(await alice.logs_in(1, "alice", password) is NONE, "she logs in again")
+    stage.must(await alice.logs_in(1, "alice", password) is NONE, "alice logs in again")
     await stage.sleep(1.5)
-    stage.must(await code_of(alice.ask(1, apis.METADATA, metadata)) is NONE, "and the session goes on")
+    stage.must(await code_of(alice.ask(1, apis.METADATA, metadata)) is NONE, "and the session continues")
     code = await alice.logs_in(1, "bob", identities.password("bob"))
-    stage.must(code is ErrorCode.SASL_AUTHENTICATION_FAILED, f"she cannot become bob in the middle of it: {code.name}")
+    stage.must(code is ErrorCode.SASL_AUTHENTICATION_FAILED, f"she cannot log in again as bob: {code.name}")
     await stage.until(lambda: not alice.is_connected(1), what="the connection is closed")
     stage.says("Bob does not log in again.")
-    stage.must(await bob.logs_in(1, "bob", identities.password("bob")) is NONE, "bob is in")
+    stage.must(await bob.logs_in(1, "bob", identities.password("bob")) is NONE, "bob is logged in")
     await stage.sleep(2.5)
     code = await code_of(bob.ask(1, apis.METADATA, metadata))
     stage.must(code is ErrorCode.NETWORK_EXCEPTION, f"his session is over: {code.name}")
@@ -214,12 +214,12 @@ async def s129(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S130", "Nodes meet before there is metadata", source="KIP-631; sasl.scram.users.file")
+@scenario("S130", "Nodes connect before there is metadata", source="KIP-631; sasl.scram.users.file")
 async def s130(stage: Stage) -> None:
     """Three controllers and three brokers start on empty disks, and authenticate each other. One broker gets a wrong password:
     all nodes refuse its connections. With the right one it joins the cluster."""
     await stage.open(secured=True, controllers=3)
-    stage.says("All of them lose their power at once, and meet again.")
+    stage.says("All of them lose their power at once, and connect again.")
     for node in (101, 102, 103, 1, 2, 3):
         stage.crash(node)
     machine = stage.cluster.machines[3]
@@ -341,7 +341,7 @@ async def s132(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S133", "Sessions of others", source="F30: ids that somebody else was given")
+@scenario("S133", "Sessions of other users", source="F30: ids that another user was given")
 async def s133(stage: Stage) -> None:
     """Mallory has all rights, and the ids of Alice's fetch session, producer, membership and transaction. She can continue none
     of them."""
@@ -351,7 +351,7 @@ async def s133(stage: Stage) -> None:
     await stage.append(1)
     begun = await alice.ask(1, apis.FETCH, fetch(stage, -1, 0, session_epoch=0))
     code = await code_of(mallory.ask(1, apis.FETCH, fetch(stage, -1, 0, session=begun.session_id, session_epoch=1)))
-    stage.must(code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"it is not hers: {code.name}")
+    stage.must(code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"mallory cannot continue it: {code.name}")
     stage.says("A producer id.")
     made = await alice.ask(1, apis.INIT_PRODUCER_ID, data.InitProducerIdRequest())
     body, records = produce(stage, stage.topic, identity=(made.producer_id, made.producer_epoch, 0))
@@ -359,9 +359,9 @@ async def s133(stage: Stage) -> None:
     body, records = produce(stage, stage.topic, identity=(made.producer_id, made.producer_epoch, 1))
     code = await code_of(mallory.ask(1, apis.PRODUCE, body, records))
     stage.must(code is ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"the next sequence number is alice's: {code.name}")
-    stage.must(await code_of(alice.ask(1, apis.PRODUCE, body, records)) is NONE, "and alice goes on")
+    stage.must(await code_of(alice.ask(1, apis.PRODUCE, body, records)) is NONE, "and alice continues")
     await _members_of_others(stage, alice, mallory)
-    stage.says("A message in two parts: what is denied does not stop the rest.")
+    stage.says("A message in two parts: the denied part does not stop the rest.")
     await stage.create("secret", [[1, 2, 3]])
     bob = await make_user(stage, "bob", ("WRITE", "TOPIC", stage.topic))
     body, records = produce(stage, stage.topic, "secret")
@@ -381,11 +381,11 @@ async def _members_of_others(stage: Stage, alice: Peer, mallory: Peer) -> None:
     joined = await _until_answered(stage, alice, coordinator, apis.CONSUMER_GROUP_HEARTBEAT, joins)
     leaves = groups.ConsumerGroupHeartbeatRequest("g", "alices-member", -1)
     code = await code_of(mallory.ask(coordinator, apis.CONSUMER_GROUP_HEARTBEAT, leaves))
-    stage.must(code is ErrorCode.UNKNOWN_MEMBER_ID, f"mallory cannot leave for alice: {code.name}")
+    stage.must(code is ErrorCode.UNKNOWN_MEMBER_ID, f"mallory cannot remove alice's member: {code.name}")
     item = groups.OffsetCommitPartition(stage.cluster.topic_id(stage.topic), 0, 1)
     commit = groups.OffsetCommitRequest("g", joined.member_epoch, "alices-member", None, [item])
     code = await code_of(mallory.ask(coordinator, apis.OFFSET_COMMIT, commit))
-    stage.must(code is ErrorCode.UNKNOWN_MEMBER_ID, f"nor commit for her: {code.name}")
+    stage.must(code is ErrorCode.UNKNOWN_MEMBER_ID, f"nor commit as alice's member: {code.name}")
 
 
 async def _coordinator(stage: Stage, peer: Peer, key: str, key_type: int) -> int:

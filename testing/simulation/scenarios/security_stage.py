@@ -118,4 +118,6 @@ async def everyone_knows(stage: Stage) -> None:
     """Wait until every broker has the newest metadata."""
     offset = stage.cluster.image().offset
     brokers = stage.cluster.brokers
-    await stage.until(lambda: all(b.metadata.image.offset >= offset for b in brokers.values()), what="all brokers know it")
+    await stage.until(
+        lambda: all(b.metadata.image.offset >= offset for b in brokers.values()), what="all brokers have applied it"
+    )

@@ -274,8 +274,8 @@ class Stage:
         response: ProduceResponse = await self.ask(broker, apis.PRODUCE, request, [[batch]], timeout_ms + 10_000)
         answer = response.partitions[0]
         if acks == -1 and not answer.error_code:
-            told = self.acked.setdefault((self.topic, index), {})
-            told.update({answer.base_offset + n: value for n, value in enumerate(values)})
+            acked = self.acked.setdefault((self.topic, index), {})
+            acked.update({answer.base_offset + n: value for n, value in enumerate(values)})
         return answer
 
     async def init_producer(self, broker: int = 1) -> tuple[int, int]:
@@ -293,7 +293,9 @@ class Stage:
             leader = self.leader(index) if broker is None else broker
             answer = await self.produce(leader, b"r%d" % self.sent, acks=acks, index=index)
             if answer.error_code:
-                self.must(False, f"broker {leader} takes record r{self.sent} (it says {ErrorCode(answer.error_code).name})")
+                self.must(
+                    False, f"broker {leader} accepts record r{self.sent} (the response is {ErrorCode(answer.error_code).name})"
+                )
             last = answer.base_offset
         return last
 
@@ -348,7 +350,7 @@ class Stage:
         if lossy and self.min_insync < 2:
             self.may_lose = True
             if self.perturbed and self.invariants is not None:
-                self.invariants.ghosts.permit_loss("a power cut, and a topic that takes one copy for enough")
+                self.invariants.ghosts.permit_loss("a power cut, and a topic with min.insync.replicas=1")
         self.cluster.crash(node, lossy=lossy)
 
     def permit_loss(self, reason: str) -> None:

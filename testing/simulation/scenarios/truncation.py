@@ -20,7 +20,7 @@ async def s03(stage: Stage) -> None:
     await stage.open(replicas=[1, 2, 3])
     stage.says("Broker 1 leads in epoch 0. Ten records are on all three replicas, and acknowledged.")
     await stage.append(10)
-    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all know HW 10")
+    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all replicas have HW 10")
 
     stage.says("Broker 1 appends two more. Only broker 3 fetches them: the responses to broker 2 are held back.")
     held = stage.hold("Fetch", source=1, target=2, response=True)
@@ -43,7 +43,7 @@ async def s03(stage: Stage) -> None:
     await stage.append(1, acks=1, broker=3)
     stage.must(stage.end(3) == 13, "broker 3 continues at offset 12")
     third_epoch = stage.registration().leader_epoch
-    stage.must(stage.epochs(3) == [(first_epoch, 0), (third_epoch, 12)], f"broker 3 knows nothing of epoch {second_epoch}")
+    stage.must(stage.epochs(3) == [(first_epoch, 0), (third_epoch, 12)], f"broker 3 has nothing of epoch {second_epoch}")
 
     stage.says(
         f"Broker 2 returns and fetches from 12, saying that its last record is of epoch {second_epoch}. Broker 3 does not know "
@@ -68,9 +68,9 @@ async def s01(stage: Stage) -> None:
     """A follower has a record and does not know yet that it is committed. When it follows again, or leads, it must not truncate
     records that it has in common with its leader."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
-    stage.says("Broker 1 leads, broker 2 follows; both have offset 0, and know that it is committed.")
+    stage.says("Broker 1 leads, broker 2 follows; both have offset 0, and HW 1.")
     await stage.append(1)
-    await stage.until(lambda: stage.hw(2) == 1, what="broker 2 knows HW 1")
+    await stage.until(lambda: stage.hw(2) == 1, what="broker 2 has HW 1")
 
     stage.says("Offset 1 is appended, fetched and acknowledged; the response that would bring HW 2 to broker 2 is held back.")
     held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda m: stage.end(2) == 2)
@@ -85,7 +85,7 @@ async def s01(stage: Stage) -> None:
     await stage.until(lambda: stage.hw(2) == 2, what="offset 1 is committed again, now that the ISR is broker 2 alone")
     stage.must_have_all(2)
 
-    stage.says("Broker 1 comes back with what its disk kept, and follows.")
+    stage.says("Broker 1 returns with what its disk kept, and follows.")
     stage.start(1)
     await stage.at_rest([1, 2])
 
@@ -122,11 +122,11 @@ async def s04(stage: Stage) -> None:
 
 
 def _runs(runs: list[tuple[int, int]]) -> str:
-    offset, told = 0, []
+    offset, texts = 0, []
     for epoch, count in runs:
-        told.append(f"{offset}..{offset + count - 1}@e{epoch}")
+        texts.append(f"{offset}..{offset + count - 1}@e{epoch}")
         offset += count
-    return " ".join(told)
+    return " ".join(texts)
 
 
 def _forged(runs: list[tuple[int, int]]) -> list[bytes]:
@@ -143,7 +143,7 @@ async def s05(stage: Stage) -> None:
     await stage.open(replicas=[1, 2, 3])
     stage.says("Ten records are on all replicas. An eleventh reaches broker 3 alone, which is then stopped.")
     await stage.append(10)
-    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all know HW 10")
+    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all replicas have HW 10")
     held = stage.hold("Fetch", source=1, target=2, response=True)
     await stage.append(1, acks=1)
     await stage.until(lambda: stage.end(3) == 11, what="broker 3 has the eleventh")
@@ -154,13 +154,13 @@ async def s05(stage: Stage) -> None:
     held.release()
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
     second = stage.registration().leader_epoch
-    stage.must(stage.epochs(2)[-1] == (second, 10), f"broker 2 has entered that epoch {second} begins at 10")
+    stage.must(stage.epochs(2)[-1] == (second, 10), f"broker 2 has recorded that epoch {second} begins at 10")
     stage.start(1)
     await stage.until(lambda: stage.isr() >= {1, 2}, what="broker 1 is back in the ISR")
     stage.crash(2)
     await stage.until(lambda: stage.leader() == 1 and stage.leads(1), what="broker 1 leads")
     third = stage.registration().leader_epoch
-    stage.must(stage.epochs(1)[-1] == (third, 10), f"broker 1 has entered that epoch {third} begins at 10")
+    stage.must(stage.epochs(1)[-1] == (third, 10), f"broker 1 has recorded that epoch {third} begins at 10")
     stage.start(2)
     await stage.until(lambda: stage.isr() >= {1, 2}, what="broker 2 is back in the ISR")
 
@@ -170,7 +170,7 @@ async def s05(stage: Stage) -> None:
     await stage.append(1, acks=1)
     stage.resume(3)
     await stage.until(lambda: stage.has(3) and stage.end(3) == stage.end(2) and not stage.leads(3), what="broker 3 has caught up")
-    await stage.until(lambda: stage.log_bytes(3) == stage.log_bytes(2), what="broker 3 holds what broker 2 holds")
+    await stage.until(lambda: stage.log_bytes(3) == stage.log_bytes(2), what="broker 3 has the same records as broker 2")
     stage.start(1)
     await stage.at_rest()
 
@@ -188,7 +188,7 @@ async def s06(stage: Stage) -> None:
             diverging.extend(p.diverging_epoch.end_offset for p in message.body.partitions if p.diverging_epoch.epoch >= 0)
 
     stage.says(
-        "Broker 1 dies. Broker 2 leads in an epoch in which it writes nothing; broker 1 returns and does not learn of that epoch."
+        "Broker 1 dies. Broker 2 leads in an epoch in which it writes nothing; broker 1 returns and does not receive that epoch."
     )
     stage.crash(1)
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
@@ -206,8 +206,8 @@ async def s06(stage: Stage) -> None:
     stage.world.network.taps.append(look)
     stage.mend(2)
     await stage.until(lambda: stage.isr() == {1, 2}, within_s=10, what="broker 2 is in the ISR: no loop")
-    stage.must(0 < len(diverging) <= 2, f"it was told {len(diverging)} times that the leader does not know epoch {idle}")
-    stage.must(idle not in dict(stage.epochs(2)), f"broker 2 has forgotten epoch {idle}")
+    stage.must(0 < len(diverging) <= 2, f"the leader answered {len(diverging)} times that it does not have epoch {idle}")
+    stage.must(idle not in dict(stage.epochs(2)), f"broker 2 has removed epoch {idle}")
     await stage.append(1)
 
 
@@ -218,7 +218,7 @@ async def s07(stage: Stage) -> None:
     await stage.open(replicas=[1, 2, 3])
     stage.says("Ten records are committed. Broker 1, cut off from the others, appends three more that no other replica has.")
     await stage.append(10)
-    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all know HW 10")
+    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all replicas have HW 10")
     stage.cut(1, [2, 3])
     stage.cut(1, [101], inbound=True, outbound=True)
     for _ in range(3):
@@ -236,7 +236,7 @@ async def s07(stage: Stage) -> None:
         return stage.values(1).get(10) != tail[10]
 
     stage.always(hides_its_tail, "broker 1 never shows a record of its own tail as committed")
-    stage.says("Broker 1 learns of its new leader and fetches; the response says where the logs diverge, and HW 15.")
+    stage.says("Broker 1 follows its new leader and fetches. The response says where the logs diverge, and HW 15.")
     stage.mend(1, [2, 3])
     stage.mend(1, [101])
     await stage.at_rest()
@@ -283,7 +283,7 @@ async def s09(stage: Stage) -> None:
     await stage.append(1, acks=1)
     stage.resume(3)
     await stage.until(lambda: stage.end(3) == 6 and stage.log_bytes(3) == stage.log_bytes(2), what="broker 3 found the fork")
-    stage.must(not silent, silent[0] if silent else "every fetch of a log with records says what its last epoch was")
+    stage.must(not silent, silent[0] if silent else "every fetch of a log with records names its last epoch")
     stage.start(1)
     await stage.at_rest()
 
@@ -322,7 +322,7 @@ async def s11(stage: Stage) -> None:
     await stage.until(lambda: stage.leads(1), what="broker 1 leads")
     stage.always(in_order, "log start <= HW <= LEO at all times (I5)")
     stage.start(2)
-    stage.says("As soon as the follower is in the ISR, and before it learns a HW, the leader dies.")
+    stage.says("As soon as the follower is in the ISR, and before it gets a HW, the leader dies.")
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 2 is in the ISR")
     stage.crash(1)
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")

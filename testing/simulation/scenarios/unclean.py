@@ -93,9 +93,9 @@ class _Reader:
 def _must_be_told(stage: Stage, reader: _Reader, read: dict[int, bytes], *, end: int) -> None:
     """Check that the consumer got the offset at which the logs diverge, and no record at an offset that it had already read."""
     error: Any = reader.error
-    stage.must(isinstance(error, LogTruncated), f"the consumer is told that the log was truncated ({error!r})")
+    stage.must(isinstance(error, LogTruncated), f"the consumer gets the error that the log was truncated ({error!r})")
     stage.must((error.position, error.diverging_offset) == (max(read) + 1, end), f"and from where on: {end}")
-    stage.must(reader.values == read, "it was given no other records")
+    stage.must(reader.values == read, "it got no other records")
 
 
 @scenario("S28", "Consumers across an unclean election", source="KIP-320")
@@ -141,7 +141,7 @@ async def s77(stage: Stage) -> None:
     part with the last leader's log, so its log end does not show which records are lost."""
     await _open(stage, brokers=3)
     await stage.append(5)
-    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 5, what="all know HW 5")
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 5, what="all replicas have HW 5")
     stage.says("Broker 1 appends two more records. Only broker 3 copies them, and dies. Then broker 1 dies.")
     stage.hold("Fetch", source=1, target=2, response=True)
     await stage.append(2, acks=1)
@@ -159,7 +159,7 @@ async def s77(stage: Stage) -> None:
     stage.start(3)
     await stage.until(lambda: stage.leads(3), what="broker 3 leads")
     (report,) = stage.reports()
-    stage.must(report.lost_from <= 5 and report.lost_to == -1, "all records from offset 5 on may be lost, says the report")
+    stage.must(report.lost_from <= 5 and report.lost_to == -1, "the report says that all records from offset 5 on may be lost")
     stage.lost(5)
     await stage.append(1)
     stage.start(1)

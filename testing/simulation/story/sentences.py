@@ -211,7 +211,7 @@ class Sentences:
 
     def _isr_committed(self, event: Event) -> str:
         exactly = self._exactly(event, "partition_epoch", "partition epoch")
-        return f"{name_of(event.node)} learns that the ISR{self._of(event)} is {ids(event.fields['isr'])}{exactly}"
+        return f"{name_of(event.node)} installs the committed ISR {ids(event.fields['isr'])}{self._for(event)}{exactly}"
 
     def _isr_refused(self, event: Event) -> str:
         return f"the controller rejects the ISR that {name_of(event.node)} proposed{self._for(event)}: {event.fields['error']}"
@@ -223,7 +223,7 @@ class Sentences:
         replica = self.picture.replicas.get(event.partition, {}).get(event.node)
         end = f"epoch {said['epoch']} ends at {said['end_offset']}"
         if replica is not None and replica.leads is None:
-            return f"{name_of(event.node)} learns from the leader{self._of(event)} that {end} there: their histories diverge"
+            return f"{name_of(event.node)} gets the leader's response{self._for(event)}: their histories diverge, {end} there"
         whose = f"{name_of(said['follower'])}'s fetch" if "follower" in said else "a fetch"
         return f"{name_of(event.node)} answers {whose}{self._of(event)}: their histories diverge, {end} here"
 
@@ -233,7 +233,7 @@ class Sentences:
         return f"{name_of(event.node)} rejects a fetch{self._of(event)}: {error}{fields_text(said, ' (', ')')}"
 
     def _parked(self, event: Event) -> str:
-        return f"{name_of(event.node)} makes a produce request{self._to(event)} wait for HW {event.fields['last'] + 1}"
+        return f"{name_of(event.node)} parks a produce request{self._to(event)} until HW {event.fields['last'] + 1}"
 
     def _produce_acked(self, event: Event) -> str:
         said = event.fields
@@ -251,7 +251,7 @@ class Sentences:
     def _client_acked(self, event: Event) -> str:
         said = event.fields
         value = _value(event) if "value" in said else "its record"
-        return f"{name_of(event.node)} learns that {value} is at offset {said['offset']}{self._of(event)}"
+        return f"{name_of(event.node)} gets the acknowledgement of {value} at offset {said['offset']}{self._of(event)}"
 
     def _client_read(self, event: Event) -> str:
         said = event.fields

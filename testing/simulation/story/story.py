@@ -36,15 +36,15 @@ MEANINGS = {
     "I7": "every member of the ISR and the ELR, and every leader, has every committed record",
     "I8": "no consumer sees a record that is not committed",
     "I9": "a record that a consumer has read stays at its offset, and stays the same",
-    "I10": "the HW never goes back",
+    "I10": "the HW never decreases",
     "I11": "the epoch cache holds where each epoch of the log begins, with epochs and offsets in ascending order",
     "I12": "for the HW the leader counts at least the members of the controller's ISR",
     "I13": "a replica that joins the ISR has every record below the HW, and is alive under its present broker epoch",
-    "I14": "leader epoch, partition epoch and broker epoch never go back",
+    "I14": "leader epoch, partition epoch and broker epoch never decrease",
     "I15": "a record that is acknowledged with acks=all is committed, and on every member of the ISR",
     "I16": "each sequence number of an idempotent producer is in the log once, in order",
     "I17": "each operation in the purgatory is completed once, and in time",
-    "I18": "a vote and a voter's log are on the disk before another node learns of them",
+    "I18": "a vote and a voter's log are on the disk before another node receives them",
     "I19": "the committed metadata is the same on every node, and no node applies more than that",
     "I20": "no record is lost without a log line and a metric that report it",
     "I22": "no record of one topic is served or replicated under the id of another",
@@ -57,13 +57,13 @@ MEANINGS = {
     "I29": "a leader sends consumers only to members of the ISR",
     "I30": "a leader that recovers from an unclean election is alone in its ISR",
     "I31": "the report of an unclean election names every committed record that it loses",
-    "I32": "a log that moves to another directory keeps all its records, and the controller knows of it first",
+    "I32": "a log that moves to another directory keeps all its records, and the controller records the new directory first",
     "I33": "a fetch without news is answered when its wait has ended, and not before",
     "I34": "each reassignment and each move of a log ends, at its target or where it began, and leaves nothing behind",
     "I35": "the throttle of a reassignment slows down no member of the ISR",
     "I36": "a partition has one owner in its group, and a member is given its records only while it is that owner",
     "I37": "an acknowledged commit is that of the owner, is committed, and is not below the one before it",
-    "I38": "a group's committed offset is what its members get and begin at, and nothing else is",
+    "I38": "the members of a group get, and begin at, the group's committed offset and no other",
     "I39": "once the faults are over, every partition of a group has one owner, and each record below its commits was finished",
     "I40": "a coordinator has in its memory what a load of its log gives, on each replica",
     "I41": "each marker ends a transaction as a committed Prepare record of its coordinator says",
@@ -74,7 +74,7 @@ MEANINGS = {
     "I46": "a process that takes over a transactional id gets a higher epoch than all before it",
     "I47": "no request reaches its handler if its sender lacks the right for it",
     "I48": "rights are decided by the rules of the metadata, and no client receives records without the right to read them",
-    "I49": "what nodes say to each other is never throttled",
+    "I49": "connections between nodes are never throttled",
     "I50": "sessions and intervals of a group are those of its configuration, from the next heartbeat on",
 }
 """Each invariant in one line."""
@@ -123,7 +123,7 @@ def tell(
         _section("Again", [f"  {command}"]),
     ]
     if not trace.is_complete:
-        parts.insert(1, _wrapped("Not every event was kept: what happened earlier is not told, and epochs may be unknown (?)."))
+        parts.insert(1, _wrapped("Not every event was kept: the earlier events are missing, and epochs may be unknown (?)."))
     return "\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n"
 
 

@@ -84,7 +84,7 @@ def test_first_differing_step_is_shown_with_its_context() -> None:
     assert "turn of work: test_the_first_step" not in text
     assert any("work: run_with_a_past" in line for line in difference.before)
     assert difference.one != difference.other
-    assert re.search(r"(?s)Both did:.*Then the one did:\n +- .*and the other:\n +\+ ", text)
+    assert re.search(r"(?s)Both runs did:.*Then one run did:\n +- .*and the other run did:\n +\+ ", text)
 
 
 def test_a_run_that_ends_early_differs_from_one_that_goes_on() -> None:
@@ -107,7 +107,7 @@ def test_the_tool_says_where_two_interpreters_part(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(canary, "_start", start)
     assert canary.main(["--seed", "3"]) == canary.DIFFERS
-    assert "seed 3: They differ from line 2 on" in capsys.readouterr().out
+    assert "seed 3: The runs differ from line 2 on" in capsys.readouterr().out
 
 
 # -- what outlives a world --------------------------------------------------------------------------------------------

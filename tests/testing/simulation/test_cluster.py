@@ -268,7 +268,7 @@ def test_a_bug_in_a_start_or_a_stop_ends_the_run(world: World, monkeypatch: pyte
         await world.sleep(5)
         await cluster.stop(1)
 
-    with pytest.raises(Unhandled, match="broker-1: the process broke down: KeyError"):
+    with pytest.raises(Unhandled, match="broker-1: the process failed: KeyError"):
         run(world, story)
 
 

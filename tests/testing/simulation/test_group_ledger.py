@@ -96,7 +96,7 @@ def test_i36_member_is_given_records_of_a_partition_that_it_has_given_up(ledger:
 def test_i36_two_members_are_told_the_same_in_one_epoch(ledger: GroupLedger, coordinators: Coordinators):
     joined(ledger, "a", 4, TP)
     joined(ledger, "b", 4, TP)
-    assert "b and a were told in the member epoch 4 that they own partition 0" in coordinators.found[0]
+    assert "in the member epoch 4, b and a were both assigned partition 0" in coordinators.found[0]
 
 
 def test_epochs_of_a_group_that_was_deleted_count_anew(ledger: GroupLedger, coordinators: Coordinators):

@@ -155,7 +155,7 @@ def test_i3_a_member_of_isr_and_elr(at: Bench):
 
 def test_i3_a_last_leader_beside_a_leader(at: Bench):
     at.ghosts.metadata.feature_level = 1
-    with at.flags("I3", "is still noted"):
+    with at.flags("I3", "is still recorded"):
         at.change(isr=(1, 2), last_known_elr=(1,))
 
 
@@ -175,7 +175,7 @@ def test_i3_a_process_that_lost_records_is_eligible(at: Bench):
     at.ghosts.metadata.feature_level = 1
     at.replica(3).is_unclean = True
     at.orders.committed.extend(0, 5)
-    with at.flags("I3", "came back with less than it had"):
+    with at.flags("I3", "returned with fewer records than it had"):
         at.change(isr=(1, 2), eligible_leader_replicas=(3,))
 
 

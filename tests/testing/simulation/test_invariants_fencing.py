@@ -87,7 +87,9 @@ def test_log_that_knows_another_token_is_found_at_rest() -> None:
         at.step()
         for known in (Fences(), Fences([Fence(6, 0)])):
             at.log(3).producers.fences = known
-            with pytest.raises(Violation, match=f"broker 3 knows fencing token {known.token}, but the fences say 5") as caught:
+            with pytest.raises(
+                Violation, match=f"broker 3 has fencing token {known.token}, but the newest fence has 5"
+            ) as caught:
                 fencing.check_state(at.replica(3))
             assert caught.value.invariant == "I45"
 

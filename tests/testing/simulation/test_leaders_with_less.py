@@ -25,7 +25,7 @@ async def _lose(stage: Stage, harm: str) -> None:
     """Harm broker 1 while it is the last in-sync replica, and start it again."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(5)
-    await stage.until(lambda: stage.hw(2) == 5, what="all know HW 5")
+    await stage.until(lambda: stage.hw(2) == 5, what="all replicas have HW 5")
     stage.crash(2)
     await stage.until(lambda: stage.isr() == {1}, what="broker 1 is the last one")
     await stage.append(1)

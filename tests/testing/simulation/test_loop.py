@@ -887,5 +887,5 @@ def test_story_without_pending_events_raises_out_of_time(world: World) -> None:
     async def forever() -> None:
         await loop().create_future()
 
-    with pytest.raises(OutOfTime, match="nothing is left"):
+    with pytest.raises(OutOfTime, match="no event is left"):
         world.run(forever())

@@ -15,7 +15,7 @@ def make(seed: int = 1) -> Scheduler:
 
 def run_out(scheduler: Scheduler) -> None:
     """Run until no entry is left."""
-    with pytest.raises(OutOfTime, match="nothing is left"):
+    with pytest.raises(OutOfTime, match="no event is left"):
         scheduler.run(lambda: False)
 
 
@@ -38,7 +38,7 @@ def test_entry_for_a_past_time_happens_now() -> None:
 
 def test_time_that_is_no_number_is_rejected() -> None:
     """In the heap it would compare false with every time, which would break the order of all entries."""
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="not a number"):
         make().at(float("nan"), print)
 
 

@@ -142,7 +142,12 @@ def test_truncation_below_the_leaders_end_shows_both_ends() -> None:
         ),
         ("isr.proposed", 1, {"isr": [3, 1]}, "broker 1 proposes ISR {1,3} for orders-0"),
         ("hw.advanced", 1, {"hw": 3}, "HW of orders-0 on broker 1 is 3"),
-        ("client.acked", 201, {"offset": 3, "value": "tea"}, 'client 201 learns that "tea" is at offset 3 of orders-0'),
+        (
+            "client.acked",
+            201,
+            {"offset": 3, "value": "tea"},
+            'client 201 gets the acknowledgement of "tea" at offset 3 of orders-0',
+        ),
         (
             "log.isr.member_lagged",
             1,

@@ -73,7 +73,7 @@ def test_a_log_that_contains_markup_stays_text() -> None:
     assert "<b>A title" not in page
     assert (
         data_of(page)["events"][1][5]
-        == 'client 201 learns that "</script><script>alert(1)</script>@@data@@" is at offset 0 of orders-0'
+        == 'client 201 gets the acknowledgement of "</script><script>alert(1)</script>@@data@@" at offset 0 of orders-0'
     )
 
 

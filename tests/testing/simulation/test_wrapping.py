@@ -104,7 +104,7 @@ def test_patching_code_finds_the_original_function() -> None:
 def test_wrapper_with_another_definition_is_rejected() -> None:
     with kept():
         wrap("test", Bell, "ring", hearing([]))
-        with pytest.raises(AssertionError, match="made otherwise"):
+        with pytest.raises(AssertionError, match="is not created as before"):
             wrap("test", Bell, "ring", lambda function: lambda *args: function(*args))
 
 

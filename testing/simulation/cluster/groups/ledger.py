@@ -111,7 +111,7 @@ class GroupLedger:
         term = (place, self.coordinators.incarnation(place.group), epoch)
         owner = self._terms.setdefault(term, stay.identity)
         if owner != stay.identity and not self.loss_permitted:
-            text = f"{stay.identity} and {owner} were told in the member epoch {epoch} that they own {place_text(place)}"
+            text = f"in the member epoch {epoch}, {stay.identity} and {owner} were both assigned {place_text(place)}"
             self.violated("I36", text, stay)
         self.newest[place] = stay
 
