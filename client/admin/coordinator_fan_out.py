@@ -93,7 +93,7 @@ class CoordinatorFanOut(Generic[Answer]):
 
     async def _ask_one(self, coordinator: Coordinator, group_ids: list[str]) -> None:
         connection = self._cluster.connections.state_at((coordinator.host, coordinator.port))
-        repeated = self._asked.keys() & {*group_ids}
+        repeated = [group_id for group_id in group_ids if group_id in self._asked]
         self._asked.update(dict.fromkeys(group_ids))
         asked = Asked(coordinator.node_id, connection, min(self._left_ms(), ANSWER_TIMEOUT_MS), repeated)
         try:
