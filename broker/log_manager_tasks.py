@@ -15,7 +15,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.storage.checkpoints import StrayMetadata
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.directory.log_dirs import LogDirs
-from strandline.storage.directory.strays import Stray, find_strays
+from strandline.storage.directory.strays import read_stray, stray_paths
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log.log import FlushWork, Log, LogConfig
 
@@ -217,23 +217,25 @@ class LogManagerTasks:
 
     def _remove_strays(self, log_dir: LogDir, image: MetadataImage, broker_id: int, before_ms: int) -> None:
         try:
-            strays = find_strays(self._files, log_dir.path)
+            paths = stray_paths(self._files, log_dir.path)
         except DiskError as e:
             logger.warning("logs.not_removed", path=log_dir.path, reason=str(e))
             return
-        for stray in strays:
-            registration = image.partition((stray.topic_id, stray.partition))
-            is_ours = registration is not None and broker_id in registration.replicas
-            if not is_ours and stray.since_ms <= before_ms and not self._files.exists(stray.deletion_path):
-                self._remove_stray(stray)
+        for path in paths:
+            try:
+                self._remove_stray(path, image, broker_id, before_ms)
+            except DiskError as e:
+                logger.warning("logs.not_removed", path=path, reason=str(e))
 
-    def _remove_stray(self, stray: Stray) -> None:
-        try:
-            self._files.rename(stray.path, stray.deletion_path)
-        except DiskError as e:
-            logger.warning("logs.not_removed", path=stray.path, reason=str(e))
-        else:
-            logger.warning("logs.stray_removed", path=stray.path, topic_id=stray.topic_id.hex(), since_ms=stray.since_ms)
+    def _remove_stray(self, path: str, image: MetadataImage, broker_id: int, before_ms: int) -> None:
+        stray = read_stray(self._files, path)
+        if stray is None or stray.since_ms > before_ms:
+            return
+        registration = image.partition((stray.topic_id, stray.partition))
+        is_ours = registration is not None and broker_id in registration.replicas
+        if not is_ours and not self._files.exists(stray.deletion_path):
+            self._files.rename(path, stray.deletion_path)
+            logger.warning("logs.stray_removed", path=path, topic_id=stray.topic_id.hex(), since_ms=stray.since_ms)
             self._remove_tree(stray.deletion_path)
 
 

@@ -37,14 +37,14 @@ class Stray(NamedTuple):
         return self.path.removesuffix("-stray") + "-delete"
 
 
-def find_strays(files: Files, log_dir: str) -> list[Stray]:
-    """The strays of a data directory that this broker set aside. Raises DiskError if the directory cannot be read."""
-    found = (_proven(files, log_dir, name) for name in files.list(log_dir))
-    return [stray for stray in found if stray is not None]
+def stray_paths(files: Files, log_dir: str) -> list[str]:
+    """The paths in a data directory that are named as strays. Raises DiskError if the directory cannot be read."""
+    return [join(log_dir, name) for name in files.list(log_dir) if _STRAY.match(name)]
 
 
-def _proven(files: Files, log_dir: str, name: str) -> Stray | None:
-    path, match = join(log_dir, name), _STRAY.match(name)
+def read_stray(files: Files, path: str) -> Stray | None:
+    """The stray at this path, None if this broker did not set it aside. Raises DiskError if that cannot be determined."""
+    match = _STRAY.match(path.rpartition("/")[2])
     if match is None or not files.is_dir(path):
         return None
     metadata = read_if_present(files, join(path, PARTITION_METADATA))

@@ -165,13 +165,25 @@ async def test_a_directory_that_is_not_proven_to_be_our_stray_is_left_alone(disk
     assert await strays_after(disk, image()) == ["backup-0-stray", GONE_STRAY]
 
 
-async def test_a_stray_that_cannot_be_removed_does_not_hold_up_the_others(disk: Disk) -> None:
-    """For example because an operator has made it immutable. It fails at each attempt, and names are visited in order."""
-    disk.files.fail_next("rename", f"*{GONE_STRAY}", errno.EPERM)
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [
+        ("rename", GONE_STRAY),
+        ("stat", GONE_STRAY),
+        ("stat", GONE_STRAY.removesuffix("-stray") + "-delete"),
+        ("read", f"{GONE_STRAY}/partition.metadata"),
+    ],
+)
+async def test_a_stray_that_cannot_be_removed_does_not_hold_up_the_others(disk: Disk, operation: str, path: str) -> None:
+    """For example because an operator has made it immutable, or a block of its metadata is damaged. It fails at each attempt, and
+    names are visited in order. The served logs of the directory are not affected, so it stays online."""
+    await strays_after(disk, image(), days=0)
+    disk.files.fail_next(operation, f"/data/{path}", errno.EIO)
     with capture_logs() as logs:
         assert await strays_after(disk, image()) == [GONE_STRAY]
     (line,) = (entry for entry in logs if entry["event"] == "logs.not_removed")
     assert line["path"] == f"/data/{GONE_STRAY}"
+    assert disk.errors == []
 
 
 async def test_an_interrupted_removal_of_a_stray_continues_at_the_next_start(disk: Disk) -> None:
