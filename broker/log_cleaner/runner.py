@@ -53,7 +53,7 @@ PAUSE_S = 0.003
 LOOK_S = 1.0
 """How often a round that pauses checks whether its log has changed, in seconds."""
 NO_ROOM_S = 60.0
-"""A log whose round has ended because its disk was full is tried again after this time, or when no other log is due."""
+"""How long after a round has ended because its disk was full one such log is tried again, although other logs are due."""
 _LOAD_FACTOR = 0.5
 _MARKS_PART = 16
 """At most one part in this many of a map's memory holds marks. With the default size, that is enough for 33 million offsets."""
@@ -142,8 +142,11 @@ class LogCleaner:
         self.metrics = CleanerMetrics()
         self.in_progress: dict[TopicIdPartition, LogToClean] = {}
         self.uncleanable: dict[TopicIdPartition, Uncleanable] = {}
-        self._without_room: dict[TopicIdPartition, float] = {}
-        """Logs whose rounds ended because their disks were full -> until when other logs are cleaned first (`NO_ROOM_S`)."""
+        self._without_room: dict[TopicIdPartition, None] = {}
+        """Logs whose last rounds ended because their disks were full, oldest round first. Other logs are cleaned before them."""
+        self._retry_without_room_at = 0.0
+        """When the first log of `_without_room` is tried again although other logs are due. A failed round costs a pause, so a
+        full disk with many logs must not use up the rounds of the others."""
 
     # -- for metrics and health ---------------------------------------------------------------------------------------
 
@@ -241,12 +244,16 @@ class LogCleaner:
                     self._failures.on_disk_error(e)
         self.metrics.on_assessed(logs)
         may_clean = [each for each in logs if self._may_clean(each.key)]
-        self._without_room = {key: until for key, until in self._without_room.items() if self._looked_at < until}
         found = choose(each for each in may_clean if each.key not in self._without_room)
-        if found is None:
-            self._without_room.clear()
-            found = choose(may_clean)
+        if found is None or self._looked_at >= self._retry_without_room_at:
+            found = self._next_without_room(may_clean) or found
         return found
+
+    def _next_without_room(self, may_clean: list[LogToClean]) -> LogToClean | None:
+        """The due log whose round has ended first of those that found no room; None if there is none."""
+        self._without_room = {key: None for key in self._without_room if key in self._directory.partitions}
+        due = {each.key: each for each in may_clean if each.is_due}
+        return next((due[key] for key in self._without_room if key in due), None)
 
     def _may_clean(self, key: TopicIdPartition) -> bool:
         partition = self._directory.partitions.get(key)  # None if its directory has just failed
@@ -290,6 +297,7 @@ class LogCleaner:
             logger.exception("log_cleaner.failed", **log.fields)
             self._set_uncleanable(found.key, log, f"{type(e).__name__}: {e}")
         else:
+            self._without_room.pop(found.key, None)
             return True
         finally:
             del self.in_progress[found.key]
@@ -317,7 +325,9 @@ class LogCleaner:
 
     def _on_disk_error(self, key: TopicIdPartition, log: Log, error: DiskError) -> None:
         if error.is_full:
-            self._without_room[key] = self._stopwatch() + NO_ROOM_S
+            self._without_room.pop(key, None)
+            self._without_room[key] = None
+            self._retry_without_room_at = self._stopwatch() + NO_ROOM_S
             logger.warning("log_cleaner.disk_full", **log.fields, reason=str(error))
         else:
             self._failures.on_disk_error(error)

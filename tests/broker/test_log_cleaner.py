@@ -409,6 +409,47 @@ async def test_log_without_room_is_tried_again_although_another_one_is_always_du
     assert other.first_dirty_offset == 3
 
 
+async def test_many_logs_without_room_do_not_hold_up_the_others() -> None:
+    """Each failed round costs a pause of 15 seconds. A full disk may have more logs than can fail in a minute. The first of them
+    must not be tried again before the logs of the other disks."""
+    bench = Bench()
+    bench.write(b"1", b"2", b"3")
+    for number in range(2, 9):
+        key = f"topic-id-number{number}".encode(), 0
+        bench.world.topic(replicas=(1,), topic_id=key[0], name=f"full-{number}", cleanup_policy="compact", segment_bytes="2000")
+        bench.write(b"1", b"2", to=key)
+    bench.node.files.fail_next("write", "*full-*.cleaned", errno.ENOSPC, times=100)
+    rounds = 0
+    while bench.records() != [(2, b"3")] and rounds < 20:
+        rounds += 1
+        if await bench.clean() is not True:
+            bench.now += bench.cleaner._settings.backoff_ms / 1000
+    assert rounds < 20
+
+
+async def test_logs_without_room_are_tried_again_in_turn() -> None:
+    """The dirtiest one may need more room than its disk will ever have, while another one fits. After a failed attempt, the other
+    logs have a minute; after a successful one, the next log without room is tried at once."""
+    bench = Bench()
+    full = [(f"topic-id-number{number}".encode(), 0) for number in (3, 2)]
+    for key in full:
+        bench.world.topic(
+            replicas=(1,), topic_id=key[0], name=f"full-{key[0][-1]}", cleanup_policy="compact", segment_bytes="2000"
+        )
+        bench.write(b"1", b"2", to=key)
+    bench.node.files.fail_next("write", "*.cleaned", errno.ENOSPC, times=3)
+    tried = []
+    for _ in range(3):
+        bench.write(b"1", b"2")
+        for _ in range(2):
+            found = bench.cleaner._choose()
+            assert found is not None
+            tried.append((found.key, await bench.cleaner._clean(0, found)))
+        bench.now += NO_ROOM_S
+    first, second = full
+    assert tried == [(first, False), (second, False), (first, False), (P, True), (second, True), (first, True)]
+
+
 async def test_other_disk_error_takes_the_directory_offline() -> None:
     bench = Bench()
     bench.write(b"1", b"2", b"3")
