@@ -83,7 +83,7 @@ def parse_keys(text: str) -> list[Any]:
 
     try:
         keys = jwt.PyJWKSet.from_json(text).keys
-    except (jwt.PyJWTError, ValueError, AttributeError) as e:
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError) as e:  # PyJWT checks few types itself.
         raise UsageError(f"the key set cannot be used: {e}") from None
     usable = [key for key in keys if key.key_type in ASYMMETRIC and key.public_key_use in (None, "sig")]
     if not usable:

@@ -199,16 +199,17 @@ def test_unknown_key_is_looked_for_but_not_too_often():
 def test_known_keys_stay_in_use_if_reading_fails():
     source = Source()
     source.jwks.load()
-    for text in ("", "nonsense", "{}"):
+    texts = ("", "nonsense", "{}", "[" * 100_000, '{"keys": [{"kty": "RSA", "alg": ["RS256"]}]}')
+    for text in texts:
         source.text, source.now_ms = text, source.now_ms + 1000
         source.jwks.key("one")
-    assert source.reads == 4
+    assert source.reads == 1 + len(texts)
 
 
 @pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\ncut off"])
 def test_known_keys_stay_in_use_if_the_authority_answers_nonsense(answer):
-    """For example behind a proxy that restarts. Python reports these answers by errors that are no OSError; each login
-    used to fail for them, although the keys were known."""
+    """For example behind a proxy that restarts. Python reports these answers by errors that are no OSError; the login that
+    read the keys again used to fail for them, although the keys were known."""
     reads = [lambda: key_set(jwk(RSA))]
     now_ms = NOW_MS
     jwks = Jwks(lambda: reads[0](), lambda: now_ms, refresh_ms=1000)
