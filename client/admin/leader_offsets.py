@@ -39,15 +39,17 @@ class OffsetQuestions:
         record with that timestamp or a later one."""
         loop = asyncio.get_running_loop()
         found: Answers = {}
+        limit_ms: float = min(ANSWER_TIMEOUT_MS, self._cluster.options.request_timeout_ms)
         while True:
             missing = {tp: timestamp for tp, timestamp in wanted.items() if tp not in found}
             by_leader = self._by_leader(await self._describe(sorted({p.topic for p in missing}), deadline), missing)
-            left_ms = (deadline - loop.time()) * 1000
-            timeout_ms = max(1.0, min(left_ms, ANSWER_TIMEOUT_MS, self._cluster.options.request_timeout_ms))
+            timeout_ms = max(1.0, min((deadline - loop.time()) * 1000, limit_ms))
             for answers in (await ask_leaders(by_leader, partial(self._ask, timeout_ms=timeout_ms))).values():
                 found |= {} if isinstance(answers, StrandlineError) else answers
             if all(tp in found for tps in by_leader.values() for tp in tps) or loop.time() + RETRY_S >= deadline:
                 return found
+            # A leader that hangs is left soon; one that has to decode a batch of each partition needs more time.
+            limit_ms = min(2 * limit_ms, self._cluster.options.request_timeout_ms)
             await asyncio.sleep(RETRY_S)
 
     @staticmethod

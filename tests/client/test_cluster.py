@@ -6,12 +6,14 @@ import asyncio
 import ssl
 import traceback
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from random import Random
 
 import pytest
 from waiting import until
 
 from strandline.client import Admin, NewTopic, Producer
+from strandline.client.admin import leader_offsets
 from strandline.client.cluster import refresh_gap
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.connection_state import ConnectionState
@@ -33,7 +35,7 @@ from strandline.protocol.messages.admin import (
 from strandline.protocol.messages.data import LATEST_TIMESTAMP
 from strandline.protocol.rpc.server import ServerRequest
 
-from .scripted import ScriptedCluster
+from .scripted import ScriptedBroker, ScriptedCluster
 
 ID_1, ID_2 = bytes(15) + b"\1", bytes(15) + b"\2"
 
@@ -336,6 +338,21 @@ async def test_new_leader_is_asked_for_offsets_if_the_old_one_hangs() -> None:
         assert end is not None
         assert end.leader_epoch == 1
         cluster.brokers[1].answer_late()
+
+
+async def test_leader_that_needs_long_for_the_offsets_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look up a time in many partitions, a leader decodes a batch of each. If each repetition gave it as little time as the
+    first request, the call would never get an answer."""
+    monkeypatch.setattr(leader_offsets, "ANSWER_TIMEOUT_MS", 20)
+    cluster = ScriptedCluster(1)
+    cluster.create("orders")
+
+    def answer_slowly(broker: ScriptedBroker, request: ServerRequest) -> None:
+        asyncio.get_running_loop().call_later(0.1, broker.list_offsets, request)
+
+    cluster.more_handlers = lambda broker: {apis.LIST_OFFSETS: partial(answer_slowly, broker)}
+    async with cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert await admin.list_offsets({("orders", 0): LATEST_TIMESTAMP}, timeout_ms=5000)
 
 
 async def test_an_admin_call_ends_at_its_timeout() -> None:
