@@ -104,9 +104,10 @@ class _Finder:
             self._on_failed(f"{reason} (see {self._topic.replication_key})")
 
     def _on_failed(self, reason: str) -> None:
-        """Keep the reason for the answers, and log it: at most once a minute, because each request tries to create the topic."""
+        """Keep the reason for the answers, and log it: each reason at most once a minute, because each request tries to create
+        the topic."""
         self._refusal = f"the topic {self._topic.name} could not be created: {reason}"
-        suppressed = self._limits.admit(self._topic.name, self._now())
+        suppressed = self._limits.admit(reason, self._now())
         if suppressed is not None:
             logger.warning("coordinator.topic_creation_failed", topic=self._topic.name, reason=reason, **suppressed.fields)
 

@@ -60,3 +60,17 @@ async def test_silent_controller_is_logged_once_a_minute() -> None:
         await controller.find()
     assert [line["event"] for line in lines] == ["coordinator.topic_creation_failed"] * 2
     assert lines[1]["suppressed"] == 2
+
+
+async def test_another_reason_is_logged_at_once() -> None:
+    """While a cluster starts, the first request often finds no controller. The refusal that only an operator can end must not
+    wait for a minute behind that line."""
+    controller = Controller(BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no controller has answered"))
+    with capture_logs() as lines:
+        await controller.find()
+        refused = CreatableTopicResult(TOPIC.name, error_code=ErrorCode.INVALID_REPLICATION_FACTOR, error_message="1 broker")
+        controller.outcome = CreateTopicsResponse([refused])
+        for _ in range(3):
+            await controller.find()
+    assert [line["reason"].partition(" (")[0] for line in lines][1:] == ["1 broker"]
+    assert len(lines) == 2
