@@ -38,6 +38,9 @@ PRODUCER_ID_MAX = 2**63 - 1
 FENCE_TIMEOUT_MS = 1
 """The transaction timeout (ms) in the request that fences a producer. The id keeps this timeout until a producer takes the id
 over."""
+MARKER_TIMEOUT_MS = 15_000
+"""Longer than a leader waits for the replicas of a marker. A leader that has not answered by then hangs, and another broker may
+lead."""
 
 
 class TransactionCalls(PartitionCalls):
@@ -171,14 +174,15 @@ class TransactionCalls(PartitionCalls):
             if error is not None:
                 raise error
 
-        request, send = messages.WriteTxnMarkersRequest([marker]), partial(self._ask_leader, tp, deadline)
+        request, send = messages.WriteTxnMarkersRequest([marker]), partial(self._send_marker, tp, deadline)
         await self._ask(apis.WRITE_TXN_MARKERS, request, messages.WriteTxnMarkersResponse, check, deadline, send=send)
 
-    async def _ask_leader(self, tp: TopicPartition, deadline: float, api_key: int, body: Message, timeout_ms: float) -> Message:
-        """Send a request to the present leader of a partition, or to any broker if the partition has no leader."""
+    async def _send_marker(self, tp: TopicPartition, deadline: float, api_key: int, body: Message, timeout_ms: float) -> Message:
+        """Send a marker to the present leader of a partition, or to any broker if the partition has no leader."""
         (topic,) = await self._describe([tp.topic], deadline)
         leader_id = next((p.leader_id for p in topic.partitions if p.partition == tp.partition), -1)
-        return await self._route(api_key, leader_id if leader_id >= 0 else None)(api_key, body, timeout_ms)
+        send = self._route(api_key, leader_id if leader_id >= 0 else None)
+        return await send(api_key, body, min(timeout_ms, MARKER_TIMEOUT_MS, self._left_ms(deadline)))
 
     async def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_ms: float = 30_000

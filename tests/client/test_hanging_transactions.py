@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.client import Admin, TopicPartition
+from strandline.client.admin import transactions
 from strandline.client.admin.transaction_types import OpenTransaction
 from strandline.client.errors import UnknownTopic
 from strandline.protocol import apis
@@ -35,8 +36,9 @@ class Markers:
         partition = self._cluster.partition("orders")
         if partition.epoch == 0:
             self._cluster.move_leader("orders", 0, 2)
-            if self._fault == "killed":
-                broker.cut_connections()
+            if self._fault != "deposed":
+                if self._fault == "killed":
+                    broker.cut_connections()
                 broker.hanging = True
                 return
         assert isinstance(request.body, WriteTxnMarkersRequest)
@@ -49,14 +51,15 @@ class Markers:
         request.reply(WriteTxnMarkersResponse([WritableTxnMarkerResult(marker.producer_id, [result])]))
 
 
-@pytest.mark.parametrize("fault", ["deposed", "killed"])
-async def test_marker_is_written_by_the_new_leader(fault: str) -> None:
-    """The request was repeated to the old leader until the time limit."""
+@pytest.mark.parametrize("fault", ["deposed", "killed", "paused"])
+async def test_marker_is_written_by_the_new_leader(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """The request was repeated to the old leader until the time limit, or waited for it until then."""
+    monkeypatch.setattr(transactions, "MARKER_TIMEOUT_MS", 200)
     cluster = ScriptedCluster(2)
     cluster.create("orders")
     markers = Markers(cluster, fault)
     async with cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        await admin.abort_transaction(OPENED, timeout_ms=5000)
+        await admin.abort_transaction(OPENED, timeout_ms=3000)
         assert markers.written_by == [2]
         cluster.brokers[1].answer_late()
 
