@@ -134,7 +134,7 @@ def _fewer_faults(shrinking: _Shrinking) -> bool:
         place = 0
         while place < len(faults := shrinking.options.faults):
             chunk = faults[place : place + size]
-            if shrinking.attempt(_told(chunk), _without(shrinking.options, chunk)):
+            if shrinking.attempt(_names_of(chunk), _without(shrinking.options, chunk)):
                 taken = True
             else:
                 place += size
@@ -152,7 +152,7 @@ def _without(options: Options, faults: Sequence[FaultPlan]) -> Options:
     return left.replaced(kinds=kinds_of(left.as_dict()["faults"], options.kinds))
 
 
-def _told(faults: Sequence[FaultPlan]) -> str:
+def _names_of(faults: Sequence[FaultPlan]) -> str:
     return ", ".join(f"the {fault.kind} at {fault.at_s:g} s" for fault in faults[:3]) + (" ..." if len(faults) > 3 else "")
 
 

@@ -44,7 +44,7 @@ PERTURBED_SHARE = 0.3
 """Share of perturbed scenarios in an endless sweep; the others are random seeds."""
 WARM_RUNS = 100
 """After this many runs a process has loaded all modules and caches: from then on its memory must not grow."""
-TELL_EVERY_S = 10.0
+PRINT_EVERY_S = 10.0
 SEEDS = 1_000_000_000
 BAD = 3
 FOLDER = Path("build/simulation")
@@ -92,8 +92,8 @@ class Failure:
     story: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"invariant": self.invariant, "text": self.text, "command": self.replay.command}
-        return {"replay": self.replay.as_dict(), **told, "story": self.story}
+        found = {"invariant": self.invariant, "text": self.text, "command": self.replay.command}
+        return {"replay": self.replay.as_dict(), **found, "story": self.story}
 
 
 @dataclass(slots=True)
@@ -238,11 +238,11 @@ class Sweep:
         self.keep = keep
         """The file for failed runs, with which the next sweep begins."""
         self.tell = tell
-        self._told_at = 0.0
+        self._printed_at = 0.0
 
     def run(self, replays: Iterable[Replay]) -> Tally:
         """Run all of them. An interrupt ends the sweep; the runs that have ended count."""
-        began = self._told_at = time.monotonic()
+        began = self._printed_at = time.monotonic()
         kept = [] if self.keep is None else read_kept(self.keep)
         if kept:
             self.tell(f"{len(kept)} runs that failed before come first")
@@ -283,8 +283,8 @@ class Sweep:
 
     def _progress(self) -> None:
         now = time.monotonic()
-        if now - self._told_at >= TELL_EVERY_S:
-            self._told_at = now
+        if now - self._printed_at >= PRINT_EVERY_S:
+            self._printed_at = now
             t = self.tally
             speed = f"{t.runs / t.wall_s / t.cores:.2f}/s/core, {t.messages / t.wall_s:.0f} messages/s"
             self.tell(f"{t.wall_s:6.0f} s  {t.seeds} seeds, {t.performances} performances, {speed}, {len(t.failures)} failures")

@@ -228,8 +228,8 @@ class SimCluster:
         with self.world.within(loop):
             server = self._make(node_id, doors, files)
             process = self._processes[node_id] = _Process(self, node_id, loop, server)
-            for told in self.on_boot:
-                told(node_id, server)
+            for callback in self.on_boot:
+                callback(node_id, server)
             machine.spawn(process.live(), f"node {node_id}")
 
     def _make(self, node_id: int, doors: Doors, files: Any) -> BrokerServer | ControllerServer:

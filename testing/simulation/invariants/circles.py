@@ -20,7 +20,7 @@ EARLY = 0.5
 """A fetch is answered early if less than this part of its wait has passed; the clocks of the nodes do not agree better."""
 
 
-class Told:
+class LastResponses:
     """The broker's last response about each partition over one connection, and the number of its latest responses in a row that
     were early and had no news."""
 
@@ -32,26 +32,26 @@ class Told:
         self.since = 0.0
 
 
-def on_fetch_answered(told: Told, node: int, fetch: Any, answer: Any, now: float) -> None:
+def on_fetch_answered(last: LastResponses, node: int, fetch: Any, answer: Any, now: float) -> None:
     """Judge the answer to a fetch, which is about to be sent."""
     wait_s = fetch.request.body.max_wait_ms / 1000
-    is_news = _note_news(told, answer)
+    is_news = _note_news(last, answer)
     if is_news or not wait_s or not fetch.request.body.min_bytes or now - fetch.request.received_at > EARLY * wait_s:
-        told.in_a_row = 0
+        last.in_a_row = 0
         return
-    if not told.in_a_row or now - told.since > WITHIN_S:
-        told.in_a_row, told.since = 0, now
-    told.in_a_row += 1
-    if told.in_a_row > IN_A_ROW_MAX:
+    if not last.in_a_row or now - last.since > WITHIN_S:
+        last.in_a_row, last.since = 0, now
+    last.in_a_row += 1
+    if last.in_a_row > IN_A_ROW_MAX:
         fetcher = "a consumer" if fetch.session.replica_id < 0 else f"broker {fetch.session.replica_id}"
         text = (
-            f"broker {node} has answered {told.in_a_row} fetches of {fetcher} within {now - told.since:.3f} s, before their wait "
+            f"broker {node} has answered {last.in_a_row} fetches of {fetcher} within {now - last.since:.3f} s, before their wait "
             f"of {wait_s * 1000:.0f} ms was over, and none of the responses had anything new"
         )
         raise Violation("I33", text, node=node)
 
 
-def _note_news(told: Told, answer: Any) -> bool:
+def _note_news(last: LastResponses, answer: Any) -> bool:
     is_news = False
     for response, buffers in zip(answer.responses, answer.records, strict=True):
         key = (response.topic_id, response.partition)
@@ -62,6 +62,6 @@ def _note_news(told: Told, answer: Any) -> bool:
             response.preferred_read_replica,
             response.diverging_epoch.end_offset,
         )
-        is_news |= bool(buffers) or told.by_partition.get(key) != says
-        told.by_partition[key] = says
+        is_news |= bool(buffers) or last.by_partition.get(key) != says
+        last.by_partition[key] = says
     return is_news

@@ -228,7 +228,7 @@ def truncated(replica: ReplicaGhost) -> None:
     replica.deleted_below = 0 if path.start == path.end else min(replica.deleted_below, path.end)
 
 
-def must_begin_anew(replica: ReplicaGhost, old: Path) -> bool:
+def needs_fresh_copy(replica: ReplicaGhost, old: Path) -> bool:
     """Whether a replica outside the ISR, whose path was `old`, rightly restarted its log. It must if another replica has removed
     tombstones above its end, because it may hold the values that they have deleted."""
     partition, registration = replica.partition, replica.partition.registration

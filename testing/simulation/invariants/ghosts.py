@@ -109,6 +109,7 @@ class ReplicaGhost:
 
     __slots__ = (
         "absent",
+        "checked_epochs",
         "clean_to",
         "damage",
         "deleted_below",
@@ -123,7 +124,6 @@ class ReplicaGhost:
         "partition",
         "path",
         "process",
-        "told",
         "unjudged",
     )
 
@@ -137,7 +137,7 @@ class ReplicaGhost:
         """The log object, while it is open."""
         self.live: Partition | None = None
         """The partition object, while the broker serves it."""
-        self.told = (-1, -1)
+        self.checked_epochs = (-1, -1)
         """Leader epoch and partition epoch of `live` when they were last checked."""
         self.is_unclean = False
         """The replica restarted with fewer records than it had, and has not been proven complete since."""
@@ -194,6 +194,7 @@ class PartitionGhost:
         "asked",
         "committed",
         "deleted_below",
+        "high_watermark_max",
         "history",
         "is_deleted",
         "key",
@@ -212,10 +213,9 @@ class PartitionGhost:
         "replicas",
         "reported",
         "reports",
+        "stable_offsets",
         "token",
         "tokens",
-        "told_end",
-        "told_stable",
         "topic",
         "tree",
         "unreported",
@@ -233,7 +233,7 @@ class PartitionGhost:
         """`committed.end` is the true high watermark. It decreases only by a permitted loss."""
         self.asked: list[tuple[int, int]] = []
         """(offset, size): records up to this offset were committed together, when the ISR needed this minimum size."""
-        self.told_end = 0
+        self.high_watermark_max = 0
         """The highest true high watermark so far. Above `committed.end` only after a loss."""
         self.registration: Registration | None = None
         self.history: dict[int, Registration] = {}
@@ -266,7 +266,7 @@ class PartitionGhost:
         """The committed offsets of open and of aborted transactions."""
         self.aborted: dict[int, None] = {}
         """The committed offsets of aborted transactions."""
-        self.told_stable: dict[int, int] = {}
+        self.stable_offsets: dict[int, int] = {}
         """Leader epoch -> the last stable offset that its leader last sent to a reader of committed records."""
         self.token = NO_TOKEN
         """The highest fencing token in the committed log (`fencing.py`)."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.broker.groups.records.types import GroupRecord, TargetAssignmentMemberRecord, TargetAssignmentMetadataRecord
 from strandline.protocol.messages.admin import RESOURCE_GROUP
-from strandline.testing.simulation.invariants.session_ghosts import TOLD_MAX, Coordination, Session, Settings
+from strandline.testing.simulation.invariants.session_ghosts import ENTRIES_MAX, Coordination, Session, Settings
 from strandline.testing.simulation.invariants.violation import Violation
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def on_heartbeat(ghosts: Ghosts, node: int, protocol: Any, groups: Any, request:
         coordination.sessions.pop(key, None)
         return
     settings = in_effect(ghosts, node, group)
-    coordination.in_effect.setdefault(key, deque(maxlen=TOLD_MAX)).append((now, settings))
+    coordination.in_effect.setdefault(key, deque(maxlen=ENTRIES_MAX)).append((now, settings))
     end = now + settings.session_ms / 1000
     known = coordination.sessions.get(key)
     if known is None or request.member_epoch in (0, LEAVES_FOR_A_MOMENT):  # it relies on no session before this one
-        longest_ms = max((session_ms for _, session_ms in ghosts.groups.sessions.told.get(key, ())), default=0)
+        longest_ms = max((session_ms for _, session_ms in ghosts.groups.sessions.sent_sessions.get(key, ())), default=0)
         last_end = end if known is not None or request.member_epoch == 0 else max(end, coordination.began_at + longest_ms / 1000)
         coordination.sessions[key] = Session(end, last_end)
     else:
@@ -116,9 +116,11 @@ def on_answer(ghosts: Ghosts, node: int, request: Any, response: Any, received_a
     if request.member_epoch < 0:
         return
     key = (request.group_id, request.member_id)
-    ghosts.groups.sessions.told.setdefault(key, deque(maxlen=TOLD_MAX)).append((_run_time(), response.session_timeout_ms))
-    told = [c.in_effect.get(key, ()) for c in ghosts.groups.sessions.coordinations.values() if c.node == node]
-    since = [each for entries in told for each in entries if each[0] >= received_at]
+    ghosts.groups.sessions.sent_sessions.setdefault(key, deque(maxlen=ENTRIES_MAX)).append(
+        (_run_time(), response.session_timeout_ms)
+    )
+    lists = [c.in_effect.get(key, ()) for c in ghosts.groups.sessions.coordinations.values() if c.node == node]
+    since = [each for entries in lists for each in entries if each[0] >= received_at]
     if since and not _fits(response, min(since)[1]):
         named = f"a session of {response.session_timeout_ms} ms and an interval of {response.heartbeat_interval_ms} ms"
         raise _violation(node, key, f"got {named}; {min(since)[1]} was in effect")
@@ -166,17 +168,19 @@ def relies_on_earlier_coordinator(ghosts: Ghosts, protocol: Any, group: str, mem
     if coordination is None or key in coordination.sessions:
         return False
     at = _run_time()
-    return any(told_at + RATE_MIN * session_ms / 1000 > at for told_at, session_ms in ghosts.groups.sessions.told.get(key, ()))
+    return any(
+        sent_at + RATE_MIN * session_ms / 1000 > at for sent_at, session_ms in ghosts.groups.sessions.sent_sessions.get(key, ())
+    )
 
 
 def _run_time() -> float:
     return float(getattr(asyncio._get_running_loop(), "run_time", 0.0))
 
 
-def longest_told_ms(ghosts: Ghosts, group: str, member_id: str, since: float) -> int:
+def longest_sent_ms(ghosts: Ghosts, group: str, member_id: str, since: float) -> int:
     """The longest session, in milliseconds, in an answer to the member since this time on the clock of the run; 0: none."""
-    told = ghosts.groups.sessions.told.get((group, member_id), ())
-    return max((session_ms for told_at, session_ms in told if told_at >= since), default=0)
+    sent = ghosts.groups.sessions.sent_sessions.get((group, member_id), ())
+    return max((session_ms for sent_at, session_ms in sent if sent_at >= since), default=0)
 
 
 def _violation(node: int, key: tuple[str, str], text: str) -> Violation:

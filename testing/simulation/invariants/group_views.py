@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     epoch: int
 
 
-class Told(NamedTuple):
+class MemberEntry(NamedTuple):
     """The content that an answer to a member may have from a record on: the member's epoch, and its partitions."""
 
     at: Entry
@@ -91,7 +91,7 @@ class GroupView:
         self.epochs: dict[str, int] = {}
         """Groups of the newer protocol -> the group epoch."""
         self.assignment_epochs: dict[str, int] = {}
-        self.history: dict[tuple[str, str], list[Told]] = {}
+        self.history: dict[tuple[str, str], list[MemberEntry]] = {}
         """(group, member) -> what a coordinator may have answered to it, in the order of the log."""
         self.owners: dict[tuple[str, TopicIdPartition], dict[str, None]] = {}
         """(group, partition) -> the members that own it, or still have to give it up."""
@@ -121,7 +121,7 @@ class GroupView:
             case MemberMetadataRecord(value=None):
                 member = (record.group_id, record.member_id)
                 self._own(member, None)
-                self.history.setdefault(member, []).append(Told(at, LEFT, frozenset()))
+                self.history.setdefault(member, []).append(MemberEntry(at, LEFT, frozenset()))
             case GroupMetadataRecord():
                 self._put_classic(record, at)
             case ConsumerGroupMetadataRecord():
@@ -145,7 +145,7 @@ class GroupView:
         member, value = (record.group_id, record.member_id), record.value
         self._own(member, value)
         if value is not None:
-            self.history.setdefault(member, []).append(Told(at, value.member_epoch, frozenset(_keys(value.assigned))))
+            self.history.setdefault(member, []).append(MemberEntry(at, value.member_epoch, frozenset(_keys(value.assigned))))
 
     def _own(self, member: tuple[str, str], value: CurrentAssignmentValue | None) -> None:
         group, member_id = member
@@ -174,8 +174,8 @@ class GroupView:
             return
         self.classic[record.group_id] = record.value
         for member in record.value.members:
-            told = Told(at, record.value.generation_id, frozenset(), member.assignment)
-            self.history.setdefault((record.group_id, member.member_id), []).append(told)
+            entry = MemberEntry(at, record.value.generation_id, frozenset(), member.assignment)
+            self.history.setdefault((record.group_id, member.member_id), []).append(entry)
 
     def _delete(self, group: str) -> None:
         self.epochs.pop(group, None)

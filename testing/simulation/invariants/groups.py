@@ -37,7 +37,15 @@ from strandline.protocol.records.marker import is_marker, read_marker
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.disk import Buffer
 from strandline.testing.simulation.invariants import group_sessions
-from strandline.testing.simulation.invariants.group_views import LEFT, Ended, Entry, GroupView, InTransaction, Told, Written
+from strandline.testing.simulation.invariants.group_views import (
+    LEFT,
+    Ended,
+    Entry,
+    GroupView,
+    InTransaction,
+    MemberEntry,
+    Written,
+)
 
 if TYPE_CHECKING:
     from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGhost, ReplicaGhost
@@ -170,9 +178,9 @@ def on_commit_decided(
         key = (ids[record.topic], record.partition)
         problem = _commit_problem(view, request, key) or _regression(replica, view, record)
         if problem:
-            who = f"group {request.group_id}: broker {node} accepts the commit of {request.member_id} in epoch "
+            commit = f"group {request.group_id}: broker {node} accepts the commit of {request.member_id} in epoch "
             what = f"{request.generation_id_or_member_epoch} for {record.topic}-{record.partition}, but {problem}"
-            raise replica.partition.violation("I37", f"{who}{what}", node)
+            raise replica.partition.violation("I37", f"{commit}{what}", node)
 
 
 def _commit_problem(view: GroupView, request: messages.OffsetCommitRequest, key: TopicIdPartition) -> str:
@@ -240,10 +248,12 @@ def _is_committed(replica: ReplicaGhost, at: Entry) -> bool:
     return replica.partition.committed.holds(at.offset, at.epoch)
 
 
-def _check_told(replica: ReplicaGhost, view: GroupView, member: tuple[str, str], fits: Callable[[Told], bool], what: str) -> None:
+def _check_member_entry(
+    replica: ReplicaGhost, view: GroupView, member: tuple[str, str], fits: Callable[[MemberEntry], bool], what: str
+) -> None:
     """I36: the epoch and the assignment in a response are those that a committed record gives to the member."""
-    known = [told for told in view.history.get(member, ()) if fits(told)]
-    if not any(_is_committed(replica, told.at) for told in reversed(known)):
+    known = [entry for entry in view.history.get(member, ()) if fits(entry)]
+    if not any(_is_committed(replica, entry.at) for entry in reversed(known)):
         why = "is only in an uncommitted record" if known else "is in no record"
         text = f"group {member[0]}: broker {replica.node} answers the member {member[1]} with {what}, which {why}"
         raise replica.partition.violation("I36", text, replica.node)
@@ -263,14 +273,14 @@ def _check_heartbeat(
         return
     if response.assignment is None:
         what = "its removal" if epoch == LEFT else f"the epoch {epoch}"
-        _check_told(replica, view, member, lambda told: told.epoch == epoch, what)
+        _check_member_entry(replica, view, member, lambda entry: entry.epoch == epoch, what)
         return
     assigned = frozenset((topic.topic_id, number) for topic in response.assignment for number in topic.partitions)
-    _check_told(
+    _check_member_entry(
         replica,
         view,
         member,
-        lambda told: told.epoch == epoch and told.named == assigned,
+        lambda entry: entry.epoch == epoch and entry.named == assigned,
         f"the epoch {epoch} with the partitions {sorted(number for _, number in assigned)}",
     )
 
@@ -283,11 +293,11 @@ def _check_sync(
     response: messages.SyncGroupResponse,
 ) -> None:
     generation, member = request.generation_id, (request.group_id, request.member_id)
-    _check_told(
+    _check_member_entry(
         replica,
         view,
         member,
-        lambda told: told.epoch == generation and told.assignment in (None, response.assignment),
+        lambda entry: entry.epoch == generation and entry.assignment in (None, response.assignment),
         f"its assignment in generation {generation}",
     )
 

@@ -44,13 +44,13 @@ def on_elected_with_missing_records(replica: ReplicaGhost) -> None:
     replica.partition.reported.append(f"broker {replica.node} became leader although its log had lost records")
 
 
-def on_log_dir_failed(ghosts: Ghosts, node: int, offline: Collection[TopicIdPartition], is_told: bool) -> None:
+def on_log_dir_failed(ghosts: Ghosts, node: int, offline: Collection[TopicIdPartition], is_reported: bool) -> None:
     """A log directory has failed. `offline`: the partitions whose replicas on this node the metric counts as offline from now on.
-    `is_told`: whether the failure was reported."""
+    `is_reported`: whether the failure was reported."""
     for partition in ghosts.partitions.values():
         if node not in partition.replicas:
             continue
-        if not is_told:
+        if not is_reported:
             raise partition.violation("I20", f"a log directory of broker {node} failed, but the broker did not report it", node)
         if partition.key in offline:
             partition.reported.append(f"replica of broker {node} offline")

@@ -263,7 +263,7 @@ def check_truncation(ghosts: Ghosts, replica: ReplicaGhost, old: Path, end: int,
     if partition is ghosts.metadata.log:
         raise partition.violation("I19", text.replace("broker", "controller", 1), replica.node)
     is_repair = corrupt_at is not None or replica.damage is not None or replica.is_unclean
-    is_repair = is_repair or compaction.must_begin_anew(replica, old)
+    is_repair = is_repair or compaction.needs_fresh_copy(replica, old)
     if not is_repair or not _others_have(ghosts, replica, lost_to - 1):
         raise partition.violation("I6", text, replica.node)
 

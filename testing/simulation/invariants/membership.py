@@ -368,9 +368,9 @@ def check_epochs_of_replica(ghosts: Ghosts, partition: PartitionGhost) -> None:
         if live is None or not replica.is_live:
             continue
         now = (live.leader_epoch, live.partition_epoch)
-        if now == replica.told:
+        if now == replica.checked_epochs:
             continue
-        before, replica.told = replica.told, now
+        before, replica.checked_epochs = replica.checked_epochs, now
         if now[0] < before[0] or now[1] < before[1]:
             text = f"broker {replica.node} went back from (leader epoch, partition epoch) {before} to {now}"
             raise partition.violation("I14", text, replica.node)

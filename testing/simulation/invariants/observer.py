@@ -74,7 +74,7 @@ class Invariants:
         """The first violation, or the first error in a check."""
         self._on_violation = on_violation
         self._until_sweep = SWEEP_STEPS
-        self._told: dict[Any, circles.Told] = {}
+        self._last_responses: dict[Any, circles.LastResponses] = {}
         """Connection of a broker -> its fetch responses over that connection."""
 
     # -- when -------------------------------------------------------------------------------------------------------
@@ -265,8 +265,8 @@ class Invariants:
         replica.damage = offset if replica.damage is None else min(offset, replica.damage)
         honesty.on_damage(replica, offset, counted_before)
 
-    def on_log_dir_failed(self, node: int, offline: Collection[TopicIdPartition], is_told: bool) -> None:
-        honesty.on_log_dir_failed(self.ghosts, node, offline, is_told)
+    def on_log_dir_failed(self, node: int, offline: Collection[TopicIdPartition], is_reported: bool) -> None:
+        honesty.on_log_dir_failed(self.ghosts, node, offline, is_reported)
 
     def on_log_start(self, replica: ReplicaGhost, log: Log) -> None:
         if log.log_start_offset != replica.path.start:
@@ -310,7 +310,7 @@ class Invariants:
                 f"{replica.partition.key[0].hex()}"
             )
             raise replica.partition.violation("I22", text, replica.node)
-        replica.live, replica.told = partition, (-1, -1)
+        replica.live, replica.checked_epochs = partition, (-1, -1)
         self.ghosts.disturbed[replica.partition] = None
 
     def on_leader(self, replica: ReplicaGhost, epoch: int, start_offset: int) -> None:
@@ -361,20 +361,20 @@ class Invariants:
 
     def on_fetch_answered(self, fetch: Any, answer: Any) -> None:
         connection = fetch.request.connection
-        told = self._told.get(connection)
-        if told is None:
-            told = self._told[connection] = circles.Told()
-        circles.on_fetch_answered(told, connection.server.node_id, fetch, answer, fetch.handler.now())
+        last = self._last_responses.get(connection)
+        if last is None:
+            last = self._last_responses[connection] = circles.LastResponses()
+        circles.on_fetch_answered(last, connection.server.node_id, fetch, answer, fetch.handler.now())
 
     def on_nominated(self, replica: ReplicaGhost, nominee: int) -> None:
         reads.on_nominated(replica, nominee)
 
-    def on_told(self, replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
-        reads.on_told(replica, high_watermark, is_answer=is_answer)
+    def on_high_watermark_sent(self, replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
+        reads.on_high_watermark_sent(replica, high_watermark, is_answer=is_answer)
 
-    def on_stable_told(self, replica: ReplicaGhost, response: Any) -> None:
+    def on_stable_sent(self, replica: ReplicaGhost, response: Any) -> None:
         """A leader sends this answer to a reader of committed records."""
-        transactions.on_told(replica, response)
+        transactions.on_stable_sent(replica, response)
 
     def on_answer(self, node: int, request: Any) -> None:
         purgatory.check_answered_once(node, request)

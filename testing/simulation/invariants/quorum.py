@@ -175,14 +175,14 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
 # -- nodes that apply the log (I19) -----------------------------------------------------------------------------------
 
 
-def on_applied(ghosts: Ghosts, who: str, node: int, batch: tuple[int, int, int], values: Sequence[bytes] | None) -> None:
+def on_applied(ghosts: Ghosts, role: str, node: int, batch: tuple[int, int, int], values: Sequence[bytes] | None) -> None:
     """A node has applied a batch. `batch`: base offset, last offset, epoch. `values`: the records, if they are available."""
     metadata = ghosts.metadata
     if not metadata.entries:
         return
     entry = metadata.by_base.get(batch[0])
     if entry is None or entry[:3] != batch or (values is not None and tuple(values) != entry.values):
-        text = f"{who} {node} applies the metadata batch {batch} (base, last, epoch), but "
+        text = f"{role} {node} applies the metadata batch {batch} (base, last, epoch), but "
         if entry is None:
             text += f"no committed batch begins there: the committed log is {metadata.log.committed}"
         elif entry[:3] != batch:
@@ -200,7 +200,7 @@ def on_observed(ghosts: Ghosts, node: int, headers: Iterable[BatchHeader], delta
         compare_images(ghosts, f"broker {node}", node, delta.before.offset, delta.image)
 
 
-def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: MetadataImage) -> None:
+def compare_images(ghosts: Ghosts, holder: str, node: int, since: int, image: MetadataImage) -> None:
     """Everything that changed after `since` is in the image as it is in ours."""
     metadata = ghosts.metadata
     if not metadata.entries:
@@ -208,7 +208,7 @@ def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: Metad
     ours = metadata.image_at(image.offset)
     if ours is None:
         text = (
-            f"{who} has an image up to offset {image.offset}, but no committed batch ends there (the log is committed up to "
+            f"{holder} has an image up to offset {image.offset}, but no committed batch ends there (the log is committed up to "
             f"{metadata.end})"
         )
         raise Violation("I19", text, node=node)
@@ -220,15 +220,15 @@ def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: Metad
             if image.partition(key) != ours.partition(key):
                 name = ghosts.partitions[key].name
                 text = (
-                    f"at metadata offset {image.offset}, {who} has {image.partition(key)} for {name}, but the committed records "
-                    f"result in {ours.partition(key)}"
+                    f"at metadata offset {image.offset}, {holder} has {image.partition(key)} for {name}, but the committed "
+                    f"records result in {ours.partition(key)}"
                 )
                 raise Violation("I19", text, partition=name, node=node)
         for broker in brokers:
             if image.brokers.get(broker) != ours.brokers.get(broker):
                 theirs, right = image.brokers.get(broker), ours.brokers.get(broker)
                 text = (
-                    f"at metadata offset {image.offset}, {who} has {theirs} for broker {broker}, but the committed records "
+                    f"at metadata offset {image.offset}, {holder} has {theirs} for broker {broker}, but the committed records "
                     f"result in {right}"
                 )
                 raise Violation("I19", text, node=node)
@@ -251,13 +251,13 @@ def on_snapshot(ghosts: Ghosts, node: int, snapshot_id: SnapshotId, image: Metad
         check_same_state(f"controller {node}", node, image, ours)
 
 
-def check_same_state(who: str, node: int, image: MetadataImage, ours: MetadataImage) -> None:
+def check_same_state(holder: str, node: int, image: MetadataImage, ours: MetadataImage) -> None:
     """The whole state at the same offset is the same, however it was reached."""
     delta = ours.delta_to(image)
     if not delta.is_empty or image.next_producer_id != ours.next_producer_id or image.partition_count != ours.partition_count:
         keys = [f"{key[0].hex()[:8]}-{key[1]}" for key in delta.changed_partitions]
         text = (
-            f"{who} differs from the committed metadata at offset {image.offset} in partitions {keys}, brokers "
+            f"{holder} differs from the committed metadata at offset {image.offset} in partitions {keys}, brokers "
             f"{delta.changed_brokers}, configs {delta.changed_configs}"
         )
         raise Violation("I19", text, node=node)

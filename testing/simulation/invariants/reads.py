@@ -109,12 +109,12 @@ def on_nominated(replica: ReplicaGhost, nominee: int) -> None:
         raise replica.partition.violation("I29", text, replica.node)
 
 
-def on_told(replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
+def on_high_watermark_sent(replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
     """I10: a broker sends a high watermark to a client. `is_answer`: the client asked for the latest offset."""
     partition, leader_state = replica.partition, replica.live.leader_state if replica.live is not None else None
     if partition.is_deleted:
         return
-    if high_watermark > partition.told_end:
+    if high_watermark > partition.high_watermark_max:
         text = f"broker {replica.node} sends the high watermark {high_watermark}, but the true one is {partition.committed.end}"
         raise partition.violation("I10", text, replica.node)
     if leader_state is None or not (is_answer or high_watermark >= leader_state.epoch_start_offset):
@@ -126,10 +126,10 @@ def _check_applied(partition: PartitionGhost, node: int, epoch: int, high_waterm
     applied = partition.applied
     if applied.get(epoch, -1) < high_watermark or epoch not in applied:
         applied[epoch] = max(high_watermark, applied.get(epoch, -1))
-    for other, told in applied.items():
-        if other <= epoch and told > high_watermark and not partition.loss_permitted:
+    for other, sent in applied.items():
+        if other <= epoch and sent > high_watermark and not partition.loss_permitted:
             text = (
-                f"broker {node} sends the high watermark {high_watermark} in epoch {epoch}, but {told} was sent in epoch {other} "
+                f"broker {node} sends the high watermark {high_watermark} in epoch {epoch}, but {sent} was sent in epoch {other} "
                 "before"
             )
             raise partition.violation("I10", text, node)

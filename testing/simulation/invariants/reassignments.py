@@ -17,7 +17,7 @@ def check_change(partition: PartitionGhost, before: Registration, after: Registr
     """I34, for a committed change of the partition."""
     problem = _running_problem(before, after) if after.original else _end_problem(before, after)
     if problem:
-        raise partition.violation("I34", f"{problem} (from {_told(before)} to {_told(after)})")
+        raise partition.violation("I34", f"{problem} (from {_text_of(before)} to {_text_of(after)})")
 
 
 def _running_problem(before: Registration, after: Registration) -> str:
@@ -42,7 +42,7 @@ def _end_problem(before: Registration, after: Registration) -> str:
     return "" if set(after.replicas) <= set(before.replicas) else "a partition has replicas that were never added"
 
 
-def _told(known: Registration) -> str:
+def _text_of(known: Registration) -> str:
     more = f", adding {list(known.adding)}, removing {list(known.removing)}" if known.original else ""
     rate = f", {known.throttle_rate} bytes per second" if known.throttle_rate else ""
     return f"replicas {list(known.replicas)} with ISR {list(known.isr)}{more}{rate}"

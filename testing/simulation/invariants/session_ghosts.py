@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-TOLD_MAX = 100
+ENTRIES_MAX = 100
 """The number of answers to a member that are remembered, and of its heartbeats."""
 
 
@@ -47,5 +47,5 @@ class SessionsGhost:
 
     def __init__(self) -> None:
         self.coordinations: dict[Any, Coordination] = {}
-        self.told: dict[tuple[str, str], deque[tuple[float, int]]] = {}
+        self.sent_sessions: dict[tuple[str, str], deque[tuple[float, int]]] = {}
         """(group, member) -> the time of each answer to it, on the clock of the run, and the session in it (ms)."""

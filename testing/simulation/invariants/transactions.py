@@ -175,7 +175,7 @@ def on_committed(partition: PartitionGhost, epoch: int, batch: Batch) -> None:
                 partition.aborted[offset] = None
 
 
-def on_told(replica: ReplicaGhost, response: FetchPartitionResponse) -> None:
+def on_stable_sent(replica: ReplicaGhost, response: FetchPartitionResponse) -> None:
     """I44: a leader sends this answer to a reader of committed records."""
     partition, stable = replica.partition, response.last_stable_offset
     if partition.is_deleted or partition.loss_permitted:
@@ -186,11 +186,11 @@ def on_told(replica: ReplicaGhost, response: FetchPartitionResponse) -> None:
         raise partition.violation("I44", text, replica.node)
     leads_in = replica.leads_in
     if leads_in is not None:
-        told = partition.told_stable.get(leads_in, -1)
-        if stable < told:
-            text = f"broker {replica.node} sends the last stable offset {stable} in epoch {leads_in}, after {told}"
+        before = partition.stable_offsets.get(leads_in, -1)
+        if stable < before:
+            text = f"broker {replica.node} sends the last stable offset {stable} in epoch {leads_in}, after {before}"
             raise partition.violation("I44", text, replica.node)
-        partition.told_stable[leads_in] = stable
+        partition.stable_offsets[leads_in] = stable
     aborted = response.aborted_transactions or ()
     if any(after.first_offset < before.first_offset for before, after in pairwise(aborted)):
         text = f"broker {replica.node} sends the aborted transactions {[(a.producer_id, a.first_offset) for a in aborted]}"

@@ -43,7 +43,7 @@ def check_local(replica: ReplicaGhost, high_watermark: int) -> None:
     partition, committed = replica.partition, replica.partition.committed
     if partition.is_deleted or partition.losses:
         return
-    if high_watermark > partition.told_end:
+    if high_watermark > partition.high_watermark_max:
         text = f"the high watermark of broker {replica.node} is {high_watermark}, but the true one is {committed.end}"
         raise partition.violation("I10", text, replica.node)
     _check_same(replica, high_watermark)
@@ -53,7 +53,7 @@ def check_recovered(replica: ReplicaGhost, high_watermark: int) -> None:
     """I10, for a high watermark that was read from a checkpoint or was lowered. The records below it may be missing, or belong to
     another history: after a power cut a disk may return records that were truncated. The leader's responses correct that."""
     partition = replica.partition
-    if high_watermark > max(partition.told_end, partition.deleted_below) and not partition.is_deleted:
+    if high_watermark > max(partition.high_watermark_max, partition.deleted_below) and not partition.is_deleted:
         text = f"the high watermark of broker {replica.node} is {high_watermark}, but the true one is {partition.committed.end}"
         raise partition.violation("I10", text, replica.node)
 
@@ -99,7 +99,7 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderS
 def _commit(replica: ReplicaGhost, high_watermark: int) -> None:
     partition, before = replica.partition, replica.partition.committed.end
     partition.committed.follow(replica.path, high_watermark)
-    partition.told_end = max(partition.told_end, high_watermark)
+    partition.high_watermark_max = max(partition.high_watermark_max, high_watermark)
     producers.on_committed(partition, before, high_watermark)
 
 

@@ -591,7 +591,7 @@ class SimTransport(asyncio.Transport):
         self._is_buffered = False
         """The protocol is a `BufferedProtocol`."""
         self._is_closing = False
-        self._is_told = False
+        self._is_loss_notified = False
         """`connection_lost` was called or is scheduled."""
         self._buffer: deque[Segment] = deque()
         """Bytes that the kernel has not taken yet."""
@@ -604,7 +604,7 @@ class SimTransport(asyncio.Transport):
         self._high, self._low = 64 * 1024, 16 * 1024
         self._is_reading = True
         self._is_read_due = False
-        self._is_eof_told = False
+        self._is_eof_notified = False
         self._socket = SimSocket(end)
 
     @property
@@ -660,7 +660,7 @@ class SimTransport(asyncio.Transport):
     def _write_later(self) -> None:
         later, self._later = self._later, []
         for segment in later:
-            if not self._is_told:
+            if not self._is_loss_notified:
                 self._write(segment)
         if self._is_closing or self._ends_after:
             self._maybe_end()
@@ -668,7 +668,7 @@ class SimTransport(asyncio.Transport):
     def _write(self, segment: Segment) -> None:
         end = self.end
         if end.is_over:
-            self._tell_lost(end.error)
+            self._notify_lost(end.error)
             return
         if not self._buffer and len(segment.data) <= end.room():
             end.take(segment)
@@ -702,7 +702,7 @@ class SimTransport(asyncio.Transport):
             self.loop.io(self._on_room)
 
     def _on_room(self) -> None:
-        if self._is_told:
+        if self._is_loss_notified:
             return
         self._fill()
         if self._is_full and self._buffered_bytes <= self._low:
@@ -752,7 +752,7 @@ class SimTransport(asyncio.Transport):
         if self._is_read_due or not self._is_reading or self._is_closing:
             return
         end = self.end
-        if end.inbox or end.error is not None or (end.eof and not self._is_eof_told):
+        if end.inbox or end.error is not None or (end.eof and not self._is_eof_notified):
             self._is_read_due = True
             delays = self.network.read_delays
             if delays and delays.get(end.here.id):
@@ -770,9 +770,9 @@ class SimTransport(asyncio.Transport):
             if end.inbox or end.eof or end.error is not None:
                 self.maybe_read()
         elif end.error is not None:
-            self._tell_lost(end.error)
-        elif end.eof and not self._is_eof_told:
-            self._is_eof_told = True
+            self._notify_lost(end.error)
+        elif end.eof and not self._is_eof_notified:
+            self._is_eof_notified = True
             if not self.protocol.eof_received():
                 self.close()
 
@@ -824,32 +824,32 @@ class SimTransport(asyncio.Transport):
             self._maybe_end()
 
     def abort(self) -> None:
-        if not self._is_told and not self.loop.is_dead:
+        if not self._is_loss_notified and not self.loop.is_dead:
             self._buffer.clear()
             self._later.clear()
             self._buffered_bytes = 0
-            self._tell_lost(None)
+            self._notify_lost(None)
 
     def _maybe_end(self) -> None:
         """When the kernel has taken all bytes: finish a close, or send the FIN of `write_eof`."""
-        if self._buffer or self._later or self._is_told:
+        if self._buffer or self._later or self._is_loss_notified:
             return
         if self._is_closing:
-            self._tell_lost(None)
+            self._notify_lost(None)
         elif self._ends_after and not self.end.sent_fin and not self.end.is_over:
             self.end.take(Segment(b"", ends=True))
 
     def on_error(self) -> None:
         """The kernel has given the connection up. A process that reads or writes gets the error now, others when they do."""
         if self._is_closing or self._buffer:
-            self._tell_lost(self.end.error)
+            self._notify_lost(self.end.error)
         else:
             self.maybe_read()
 
-    def _tell_lost(self, error: OSError | None) -> None:
-        if self._is_told or self.loop.is_dead:
+    def _notify_lost(self, error: OSError | None) -> None:
+        if self._is_loss_notified or self.loop.is_dead:
             return
-        self._is_closing = self._is_told = True
+        self._is_closing = self._is_loss_notified = True
         self.wants_room = False
         self._buffer.clear()
         self._buffered_bytes = 0

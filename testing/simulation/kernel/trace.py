@@ -301,12 +301,12 @@ def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict
 
 def _error(method: str, line: Mapping[str, Any]) -> BaseException | None:
     """The exception that the line reports, if any."""
-    told = line.get("exc_info", method == "exception")
-    if isinstance(told, tuple):
-        told = told[1]
-    if isinstance(told, BaseException):
-        return told
-    return sys.exc_info()[1] if told else None
+    info = line.get("exc_info", method == "exception")
+    if isinstance(info, tuple):
+        info = info[1]
+    if isinstance(info, BaseException):
+        return info
+    return sys.exc_info()[1] if info else None
 
 
 def _frames(error: BaseException, most: int = 6) -> str:

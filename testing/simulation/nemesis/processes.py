@@ -108,9 +108,9 @@ def _pause(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 def _blackout(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     """All brokers, all controllers, or all nodes die at once, and each is restarted at its own time. Only controllers may lose
     their power in this way: all state that they have reported is on their disks."""
-    who = draw.choice(("brokers", "controllers", "all"))
+    victims = draw.choice(("brokers", "controllers", "all"))
     cluster = nemesis.cluster
-    nodes = [n for n in nemesis.nodes if who == "all" or (n in cluster.broker_ids) == (who == "brokers")]
+    nodes = [n for n in nemesis.nodes if victims == "all" or (n in cluster.broker_ids) == (victims == "brokers")]
     nodes = nemesis.running(nodes)
     if not nodes or not nemesis.budget.may_touch(nodes):
         return None

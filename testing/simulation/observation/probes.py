@@ -464,9 +464,9 @@ class Probes:
             self.invariants.on_truncated_below(replica, seen[0], partition.context.metrics.truncated_below_hw - seen[1])
 
     def _disk_failed(self, failed_before: int, _: None, failures: LogFailures, *__: Any) -> None:
-        is_told = bool(failures.failed_dirs)
-        if len(failures.failed_dirs) > failed_before or not is_told:
-            self.invariants.on_log_dir_failed(failures.broker_id, failures.offline, is_told)
+        is_reported = bool(failures.failed_dirs)
+        if len(failures.failed_dirs) > failed_before or not is_reported:
+            self.invariants.on_log_dir_failed(failures.broker_id, failures.offline, is_reported)
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
 
@@ -633,9 +633,9 @@ class Probes:
                 self.invariants.on_served(replica, partition.log.high_watermark, buffers)
             if response.preferred_read_replica >= 0:
                 self.invariants.on_nominated(replica, response.preferred_read_replica)
-            self.invariants.on_told(replica, response.high_watermark, is_answer=False)
+            self.invariants.on_high_watermark_sent(replica, response.high_watermark, is_answer=False)
             if reads_committed:
-                self.invariants.on_stable_told(replica, response)
+                self.invariants.on_stable_sent(replica, response)
 
     def _fetch_error(self, _: None, fetch: Fetch, cached: Any, code: int, _answer: Any) -> None:
         partition = cached.partition
@@ -649,7 +649,7 @@ class Probes:
     def _listed(self, _: Any, partition: Partition, item: Any, answer: Any, from_follower: bool, **__: Any) -> None:
         replica = replica_of(partition.log)
         if replica is not None and item.timestamp == LATEST_TIMESTAMP and not from_follower:
-            self.invariants.on_told(replica, answer.offset, is_answer=True)
+            self.invariants.on_high_watermark_sent(replica, answer.offset, is_answer=True)
 
     # -- rights -------------------------------------------------------------------------------------------------------
 

@@ -35,10 +35,10 @@ def page(report: Report) -> str:
 
 def stories(report: Report) -> str:
     """The violations: a story for each of the first few, and one line for each other one."""
-    told = [v["story"] for v in report.violations if v["story"]]
+    full = [v["story"] for v in report.violations if v["story"]]
     short = [f"{v['invariant']} at {v['time_s']:.3f} s: {v['text']}" for v in report.violations if not v["story"]]
     more = [f"And {len(short)} more:", *(line for text in short for line in _wrapped(text, hang=4))] if short else []
-    return "\n\n".join([*told, *(["\n".join(more)] if more else [])])
+    return "\n\n".join([*full, *(["\n".join(more)] if more else [])])
 
 
 def verdict(report: Report) -> str:
@@ -72,14 +72,14 @@ def done(trace: Trace) -> list[str]:
     picture, lines = Picture(), []
     sentences = Sentences(picture)
     for event in trace.events(kinds=EVENTS):
-        if not _is_told_otherwise(event, picture):
+        if not _is_reported_elsewhere(event, picture):
             indent = 0 if event.kind in HEADINGS else 2
             lines += _line(event.time, indent, _text(sentences, event))
         picture.on(event)
     return lines
 
 
-def _is_told_otherwise(event: Event, picture: Picture) -> bool:
+def _is_reported_elsewhere(event: Event, picture: Picture) -> bool:
     """Whether another line reports the event: a fault that an event of its node reports, or the first start of a process."""
     if event.kind == "scenario.begins":
         return True

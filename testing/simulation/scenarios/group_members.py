@@ -314,7 +314,7 @@ async def s109(stage: Stage) -> None:
     await stage.create("late", [[1, 2, 3]])
     stage.topic = "late"
     await stage.append(2)
-    await stage.until(lambda: _is_told(stage, group), what="the coordinator has assigned the topic")
+    await stage.until(lambda: _is_assigned(stage, group), what="the coordinator has assigned the topic")
     held.release()
     await stage.until(lambda: any(tp.topic == "late" for tp in program.seen), what="its records are read")
     (offsets,) = [offsets for tp, offsets in program.seen.items() if tp.topic == "late"]
@@ -323,7 +323,7 @@ async def s109(stage: Stage) -> None:
     await stage.at_rest()
 
 
-def _is_told(stage: Stage, group: Group) -> bool:
+def _is_assigned(stage: Stage, group: Group) -> bool:
     """Whether the coordinator has assigned a partition of the topic `late`."""
     active = group.shard(group.coordinator)
     found = None if active is None else active.shard.groups.get(group.name)

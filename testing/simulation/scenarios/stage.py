@@ -626,4 +626,4 @@ def _forget_records(partition: PartitionGhost) -> None:
     """Let the ghost of the partition keep the elections and drop the records: those in the logs count as original ones."""
     partition.tree, partition.committed, partition.originals = Tree(), Path(), None
     partition.replicas, partition.read, partition.applied, partition.producers = {}, {}, {}, {}
-    partition.told_end = partition.acked_end = partition.read_end = partition.deleted_below = 0
+    partition.high_watermark_max = partition.acked_end = partition.read_end = partition.deleted_below = 0

@@ -90,7 +90,7 @@ class _Reader:
         return self._task.exception() if self._task.done() and not self._task.cancelled() else None
 
 
-def _must_be_told(stage: Stage, reader: _Reader, read: dict[int, bytes], *, end: int) -> None:
+def _must_get_truncation(stage: Stage, reader: _Reader, read: dict[int, bytes], *, end: int) -> None:
     """Check that the consumer got the offset at which the logs diverge, and no record at an offset that it had already read."""
     error: Any = reader.error
     stage.must(isinstance(error, LogTruncated), f"the consumer gets the error that the log was truncated ({error!r})")
@@ -122,13 +122,13 @@ async def s28(stage: Stage) -> None:
     (report,) = stage.reports()
     stage.must((report.lost_from, report.lost_to) == (8, -1), "the report names the two records")
     await stage.until(lambda: awake.is_over, what="the first consumer has ended")
-    _must_be_told(stage, awake, read, end=8)
+    _must_get_truncation(stage, awake, read, end=8)
     stage.says("Four other records are written. The second consumer, which was paused, continues at offset 10.")
     stage.lost(8)
     await stage.append(4)
     asleep.client.machine.resume()
     await stage.until(lambda: asleep.is_over, what="the second consumer has ended")
-    _must_be_told(stage, asleep, read, end=8)
+    _must_get_truncation(stage, asleep, read, end=8)
     answer, records = await stage.fetch(2, 10, epoch=stage.registration().leader_epoch, last_epoch=epoch)
     stage.must(answer.diverging_epoch.end_offset == 8 and not records, "a fetch that names the old epoch gets no record")
     stage.start(1)

@@ -54,8 +54,8 @@ def fault_name(event: Event) -> str:
 
 def fields_text(fields: Mapping[str, Any], before: str, after: str = "") -> str:
     """The fields of an event as a text between two others; empty if there are none."""
-    told = ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items())
-    return f"{before}{told}{after}" if told else ""
+    listing = ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items())
+    return f"{before}{listing}{after}" if listing else ""
 
 
 def short(value: object) -> str:

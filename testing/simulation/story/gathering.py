@@ -21,7 +21,7 @@ MUSTS = 3
 """If more checks of a story have passed in a row, only this many are listed."""
 
 
-class Told(NamedTuple):
+class Sentence(NamedTuple):
     """The sentence of a group of events, with its time."""
 
     time: float
@@ -55,7 +55,7 @@ class Group:
         self.newest = max(self.newest, other.newest, key=lambda event: event.number)
 
     @property
-    def told_at(self) -> Event:
+    def event(self) -> Event:
         """The event whose time the sentence gets: the first one for an action, the newest one for a result."""
         return self.newest if self.first.kind in ("hw.advanced", "produce.acked", "client.read") else self.first
 
@@ -90,51 +90,51 @@ class Gathering:
             group = self._groups[key] = Group(event, event, again=again)
         group.add(event)
 
-    def end(self) -> list[Told]:
+    def end(self) -> list[Sentence]:
         """End all groups, and return their sentences, in order."""
-        groups = sorted(_merged(self._groups), key=lambda group: group.told_at.number)
+        groups = sorted(_merged(self._groups), key=lambda group: group.event.number)
         self._groups = {}
         musts = [group for group in groups if group.first.kind == "scenario.must"]
         if len(musts) > MUSTS + 1:
             groups = [group for group in groups if group not in musts[MUSTS - 1 : -1]]
-        told = [Told(group.told_at.time, self._sentence(group)) for group in groups]
+        sentences = [Sentence(group.event.time, self._sentence(group)) for group in groups]
         if len(musts) > MUSTS + 1:
             text = f"check passed, like {len(musts) - MUSTS} others: {musts[-1].first.fields['text']}"
-            told[groups.index(musts[-1])] = Told(musts[-1].first.time, text)
-        return told
+            sentences[groups.index(musts[-1])] = Sentence(musts[-1].first.time, text)
+        return sentences
 
     def _sentence(self, group: Group) -> str:
         event, said = group.first, group.first.fields
-        who, many = names_of(group.nodes), len(group.nodes) > 1
+        nodes, many = names_of(group.nodes), len(group.nodes) > 1
         if event.kind == "scenario.must":
             return f"check passed: {said['text']}"
         if event.kind == "node.started":
-            return f"{who} {'re' if group.again else ''}start{'' if many else 's'}"
+            return f"{nodes} {'re' if group.again else ''}start{'' if many else 's'}"
         if event.kind == "metadata.broker":
-            return f"{who} {'are' if many else 'is'} unfenced: {'they' if many else 'it'} may lead and join ISRs"
+            return f"{nodes} {'are' if many else 'is'} unfenced: {'they' if many else 'it'} may lead and join ISRs"
         if event.kind == "metadata.topic":
             names = list(group.names)
             return f"topic {names[0]} is created" if len(names) == 1 else f"topics {_some(names)} are created"
-        return self._of_a_partition(group, who, many)
+        return self._of_a_partition(group, nodes, many)
 
-    def _of_a_partition(self, group: Group, who: str, many: bool) -> str:
+    def _of_a_partition(self, group: Group, nodes: str, many: bool) -> str:
         event, said = group.first, group.first.fields
         of, to, where = (f" {word} {event.partition}" if self._several else "" for word in ("of", "to", "in"))
         if event.kind == "follower.became":
             if said["leader"] > 0:
-                return f"{who} follow{'' if many else 's'} {name_of(said['leader'])}{where} (epoch {said['epoch']})"
-            return f"{who} {'have' if many else 'has'} no leader to follow{where} (epoch {said['epoch']})"
+                return f"{nodes} follow{'' if many else 's'} {name_of(said['leader'])}{where} (epoch {said['epoch']})"
+            return f"{nodes} {'have' if many else 'has'} no leader to follow{where} (epoch {said['epoch']})"
         if event.kind == "hw.advanced":
-            return f"HW{of} is {group.newest.fields['hw']} on {who}"
+            return f"HW{of} is {group.newest.fields['hw']} on {nodes}"
         if event.kind == "client.read":
-            return f"{who} reads {offsets(said['from'], group.newest.fields['to'])}{of}"
+            return f"{nodes} reads {offsets(said['from'], group.newest.fields['to'])}{of}"
         what = offsets(said["base"], group.last)
         if event.kind == "produce.acked":
             acks = "all" if said.get("acks") == -1 else said.get("acks", "?")
-            return f"{who} acknowledges {what}{of} (acks={acks})"
+            return f"{nodes} acknowledges {what}{of} (acks={acks})"
         if said.get("role") == "follower":
-            return f"{who} cop{'y' if many else 'ies'} {what}{of} (epoch {said['epoch']})"
-        return f"{who} appends {what}{to} in epoch {said['epoch']}"
+            return f"{nodes} cop{'y' if many else 'ies'} {what}{of} (epoch {said['epoch']})"
+        return f"{nodes} appends {what}{to} in epoch {said['epoch']}"
 
 
 def _key(event: Event) -> Key:

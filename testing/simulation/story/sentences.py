@@ -179,10 +179,10 @@ class Sentences:
         return f"{name_of(event.node)} truncates {what}{was} to {said['to']}{self._why(event)}"
 
     def _why(self, event: Event) -> str:
-        told = self.picture.diverging.get(event.partition)
-        if told is None:
+        diverging = self.picture.diverging.get(event.partition)
+        if diverging is None:
             return ""
-        epoch, end = told.fields["epoch"], told.fields["end_offset"]
+        epoch, end = diverging.fields["epoch"], diverging.fields["end_offset"]
         replica = self.picture.replicas.get(event.partition, {}).get(event.node)
         ends = [run.end for run in replica.runs if run.epoch <= epoch] if replica is not None else []
         here = f", here at {ends[-1]}" if ends and ends[-1] < end else ""

@@ -16,7 +16,7 @@ from typing import Protocol
 from strandline.testing.simulation.kernel.trace import Event, Trace, partition_order
 from strandline.testing.simulation.story.drawing import WIDTH, draw
 from strandline.testing.simulation.story.fault_words import BY_NODE_EVENTS, brief, short
-from strandline.testing.simulation.story.gathering import Gathering, Told
+from strandline.testing.simulation.story.gathering import Gathering, Sentence
 from strandline.testing.simulation.story.picture import Picture, listed, name_of
 from strandline.testing.simulation.story.sentences import Sentences, state_text
 
@@ -275,8 +275,8 @@ def _chosen(trace: Trace, partition: str | Iterable[str] | None) -> tuple[str, .
         return (partition,) if isinstance(partition, str) else tuple(partition)
     names = [name for name in trace.partitions() if not name.startswith("__")]
     if len(names) > PARTITIONS:
-        told = Counter(event.partition for event in trace.events(kinds=(*_NOTABLE, "log.appended")))
-        names = sorted(sorted(names, key=lambda name: -told[name])[:PARTITIONS], key=partition_order)
+        counts = Counter(event.partition for event in trace.events(kinds=(*_NOTABLE, "log.appended")))
+        names = sorted(sorted(names, key=lambda name: -counts[name])[:PARTITIONS], key=partition_order)
     return tuple(names)
 
 
@@ -298,7 +298,7 @@ def _sections(events: Sequence[Event]) -> Iterator[tuple[Event | None, list[Even
 
 def _chapter(number: int, says: Event | None, under: Sequence[Event], picture: Picture, names: Sequence[str]) -> list[str]:
     before = {name: _shape(picture, name) for name in names}
-    lines = [line for told in _told(under, picture, len(names) > 1) for line in _line(told.time, told.text)]
+    lines = [line for each in _sentences(under, picture, len(names) > 1) for line in _line(each.time, each.text)]
     if says is not None and says.kind == "phase" and all(event.kind == "scenario.must" for event in under):
         return []  # the cluster was at rest already
     if says is not None:
@@ -324,15 +324,15 @@ def _shape(picture: Picture, partition: str) -> str:
     return "\n".join(draw(picture, partition)) if partition in picture.replicas else ""
 
 
-def _told(events: Iterable[Event], picture: Picture, several: bool) -> list[Told]:
+def _sentences(events: Iterable[Event], picture: Picture, several: bool) -> list[Sentence]:
     """The sentences for these events. Frequent events are gathered until an event of another kind follows."""
     sentences, out, gathering = Sentences(picture, several, brief=True), [], Gathering(several)
     for event in events:
         if gathering.takes(event, picture):
             gathering.add(event, picture)
-        elif _is_told(event, picture):
+        elif _is_notable(event, picture):
             out += gathering.end()
-            out.append(Told(event.time, sentences.of(event)))
+            out.append(Sentence(event.time, sentences.of(event)))
         picture.on(event)
     return out + gathering.end()
 
@@ -359,7 +359,7 @@ _NOTABLE = (
 )
 
 
-def _is_told(event: Event, picture: Picture) -> bool:
+def _is_notable(event: Event, picture: Picture) -> bool:
     said = event.fields
     if event.kind.startswith("fault."):
         return said.get("fault") not in BY_NODE_EVENTS

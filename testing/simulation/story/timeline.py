@@ -59,9 +59,9 @@ def render(
     """The page. `about` is printed below the title: seed, scenario, and `options`, a mapping."""
     text = narrate(trace, title=title)
     data = json.dumps(_data(trace, violation), ensure_ascii=False, separators=(",", ":"))
-    told = {**(about or {})}
-    options = told.pop("options", None)
-    facts = {**told, "virtual time": f"{trace.now():.3f} s", "events": trace.emitted, "trace": trace.sha256()[:16]}
+    shown = {**(about or {})}
+    options = shown.pop("options", None)
+    facts = {**shown, "virtual time": f"{trace.now():.3f} s", "events": trace.emitted, "trace": trace.sha256()[:16]}
     return _filled(
         TEMPLATE.read_text(encoding="utf-8"),
         {

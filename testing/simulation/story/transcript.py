@@ -186,6 +186,6 @@ def _apart(event: Event, sentences: Sentences) -> tuple[str, str]:
     return "", sentence
 
 
-def _line(who: str, text: str) -> list[str]:
+def _line(sender: str, text: str) -> list[str]:
     indent = " " * _LEFT
-    return textwrap.wrap(text, WIDTH + 20, initial_indent=f"{who:<{_LEFT - 1}} ", subsequent_indent=f"{indent}  ")
+    return textwrap.wrap(text, WIDTH + 20, initial_indent=f"{sender:<{_LEFT - 1}} ", subsequent_indent=f"{indent}  ")

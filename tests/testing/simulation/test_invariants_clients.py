@@ -188,7 +188,7 @@ def test_i16_a_broker_that_forgets_batches(at: Bench, kept: int):
         producers.check_states(at.replica(2))
 
 
-def test_i16_a_broker_that_knows_a_producer_that_never_wrote(at: Bench):
+def test_i16_broker_has_state_of_a_producer_that_never_wrote(at: Bench):
     at.replicated("a", producer_id=7, producer_epoch=0, base_sequence=0)
     at.log(2).producers._entries[8] = at.log(2).producers._entries[7]
     with breaks("I16", r"states for the producers \[8\]"):
@@ -404,7 +404,7 @@ class Circle:
         body = SimpleNamespace(max_wait_ms=max_wait_ms, min_bytes=1)
         request = SimpleNamespace(body=body, received_at=0.0)
         self.fetch = SimpleNamespace(request=request, session=SimpleNamespace(replica_id=replica_id))
-        self.told = circles.Told()
+        self.last = circles.LastResponses()
         self.now = 0.0
 
     def answer(self, *, after_s: float = 0.001, high_watermark: int = 7, buffers: tuple[bytes, ...] = ()) -> None:
@@ -412,7 +412,7 @@ class Circle:
         self.now += after_s
         response = FetchPartitionResponse(b"t" * 16, 0, 0, high_watermark, high_watermark, 0)
         answer = SimpleNamespace(responses=[response], records=[list(buffers)])
-        circles.on_fetch_answered(self.told, 1, self.fetch, answer, self.now)
+        circles.on_fetch_answered(self.last, 1, self.fetch, answer, self.now)
 
 
 def test_i33_empty_answers_without_their_wait():

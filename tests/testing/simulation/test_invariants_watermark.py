@@ -126,21 +126,21 @@ def test_i10_latest_offset_goes_back(at: Bench):
     at.append(1, "a", "b")
     at.copy(1, 2, 3)
     at.raise_hw(1, 2)
-    reads.on_told(at.replica(1), 2, is_answer=True)
+    reads.on_high_watermark_sent(at.replica(1), 2, is_answer=True)
     elect(at, 2)
     with at.flags("I10", "sends the high watermark 0 in epoch 1, but 2 was sent in epoch 0"):
-        reads.on_told(at.replica(2), 0, is_answer=True)
+        reads.on_high_watermark_sent(at.replica(2), 0, is_answer=True)
 
 
 def test_a_new_leaders_fetch_responses_may_carry_an_old_high_watermark(at: Bench):
     at.append(1, "a", "b")
     at.copy(1, 2, 3)
     at.raise_hw(1, 2)
-    reads.on_told(at.replica(1), 2, is_answer=False)
+    reads.on_high_watermark_sent(at.replica(1), 2, is_answer=False)
     elect(at, 2)
-    reads.on_told(at.replica(2), 0, is_answer=False)
+    reads.on_high_watermark_sent(at.replica(2), 0, is_answer=False)
     at.raise_hw(2, 2)
-    reads.on_told(at.replica(2), 2, is_answer=True)
+    reads.on_high_watermark_sent(at.replica(2), 2, is_answer=True)
 
 
 def test_replaced_leader_may_tell_old_offsets(at: Bench):
@@ -149,14 +149,14 @@ def test_replaced_leader_may_tell_old_offsets(at: Bench):
     at.append(2, "b")
     at.copy(2, 1, 3)
     at.raise_hw(2, 2)
-    reads.on_told(at.replica(2), 2, is_answer=True)
-    reads.on_told(at.replica(1), 1, is_answer=True)
+    reads.on_high_watermark_sent(at.replica(2), 2, is_answer=True)
+    reads.on_high_watermark_sent(at.replica(1), 1, is_answer=True)
 
 
 def test_i10_sent_high_watermark_exceeds_the_committed_one(at: Bench):
     at.append(1, "a")
     with at.flags("I10", "sends the high watermark 1, but the true one is 0"):
-        reads.on_told(at.replica(1), 1, is_answer=False)
+        reads.on_high_watermark_sent(at.replica(1), 1, is_answer=False)
 
 
 # -- I7 -----------------------------------------------------------------------------------------------------------------

@@ -196,8 +196,8 @@ class Stay:
 
     def _session_ms(self, age_ms: float) -> int:
         """The length of the session that the heartbeat sent `age_ms` ago began."""
-        told_ms = self.ledger.coordinators.longest_session_ms(self.plan.group, self.member_id, age_ms)
-        return told_ms or self.ledger.session_ms
+        sent_ms = self.ledger.coordinators.longest_session_ms(self.plan.group, self.member_id, age_ms)
+        return sent_ms or self.ledger.session_ms
 
     def silent_ms(self) -> float | None:
         """The time since the last heartbeat that succeeded; None for a member of the classic protocol."""

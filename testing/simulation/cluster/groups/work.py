@@ -54,7 +54,7 @@ class Observed:
 
     def longest_session_ms(self, group: str, member_id: str, within_ms: float) -> int:
         since = self._clock() - within_ms / 1000 / group_sessions.RATE_MIN
-        return group_sessions.longest_told_ms(self._ghosts, group, member_id, since)
+        return group_sessions.longest_sent_ms(self._ghosts, group, member_id, since)
 
     def committed(self, group: str, key: TopicIdPartition) -> int:
         return groups.committed(self._ghosts, group, key)
