@@ -105,7 +105,7 @@ def the_same_offset_in_another_partition_is_another_one(h: History) -> None:
 
 
 @good
-def a_topic_that_was_made_anew_under_its_name_is_another_one(h: History) -> None:
+def a_recreated_topic_is_another_one(h: History) -> None:
     """Partitions are named by the topic's id."""
     for topic_id, value in ((b"\x01" * 16, "a"), (b"\x02" * 16, "b")):
         h.invoke("p", (topic_id, 0), value).ok(0)
@@ -176,7 +176,7 @@ def a_value_that_was_sent_twice_is_there_three_times(h: History) -> None:
 
 
 @bad("lost-write")
-def nobody_read_an_acknowledged_value_and_somebody_read_beyond_it(h: History) -> None:
+def an_acknowledged_value_is_unread_although_a_consumer_read_beyond_it(h: History) -> None:
     sent(h, {"a": 0, "b": 1, "c": 2})
     read(h, "r1", "a")
     read(h, "r2", "c", 2)
@@ -331,7 +331,7 @@ def what_lay_at_the_log_start_is_gone(h: History) -> None:
 
 
 @good
-def nobody_has_read_from_the_beginning(h: History) -> None:
+def no_consumer_has_read_from_the_beginning(h: History) -> None:
     """A consumer that follows the end declares that; then no record before it can be missed."""
     sent(h, {"a": 0, "b": 1, "c": 2})
     h.seek("r", P)
@@ -363,7 +363,7 @@ def a_value_was_refused_and_sent_again(h: History) -> None:
 
 
 @bad("unwritten-read")
-def a_value_was_read_that_nobody_sent(h: History) -> None:
+def a_value_was_read_that_no_producer_sent(h: History) -> None:
     read(h, "r", "a")
 
 
@@ -441,7 +441,7 @@ def a_consumer_may_go_anywhere_after_a_rebalance(h: History) -> None:
 
 
 @good
-def a_consumer_that_starts_anew_begins_where_it_likes(h: History) -> None:
+def a_restarted_consumer_may_begin_anywhere(h: History) -> None:
     three(h)
     read(h, "r", "abc", session=1)
     read(h, "r", "ab", session=2)
@@ -482,7 +482,7 @@ def a_consumer_goes_over_more_than_was_deleted(h: History) -> None:
 
 
 @bad("gap")
-def a_reader_goes_over_offsets_that_nobody_knows(h: History) -> None:
+def a_reader_skips_offsets_that_no_send_explains(h: History) -> None:
     sent(h, {"a": 0, "b": 2})
     h.poll("r", P, [(0, "a"), (2, "b")])
 
@@ -512,7 +512,7 @@ def a_record_that_was_lost_with_acks_1_leaves_no_hole(h: History) -> None:
 
 
 @good
-def records_in_doubt_may_lie_where_nobody_has_read(h: History) -> None:
+def records_of_unknown_outcome_may_be_at_unread_offsets(h: History) -> None:
     sent(h, {"a": 0, "b": 3})
     h.invoke("q", P, "c").info()
     h.invoke("q", None, "d").info()
@@ -521,7 +521,7 @@ def records_in_doubt_may_lie_where_nobody_has_read(h: History) -> None:
 
 
 @good
-def copies_of_a_record_may_lie_where_nobody_has_read(h: History) -> None:
+def copies_of_a_record_may_be_at_unread_offsets(h: History) -> None:
     sent(h, {"a": 0, "b": 9}, idempotent=False)
     read(h, "r1", "a")
     read(h, "r2", "b", 9)
@@ -837,14 +837,14 @@ def another_partition_has_other_epochs(h: History) -> None:
 
 
 @bad("unseen")
-def an_acknowledged_record_is_read_by_nobody_after_all_is_healed(h: History) -> None:
+def an_acknowledged_record_is_unread_after_the_heal(h: History) -> None:
     sent(h, {"a": 0, "b": 1})
     read(h, "r", "a")
     h.heal()
 
 
 @good
-def an_acknowledged_record_is_read_by_nobody_while_faults_go_on(h: History) -> None:
+def an_acknowledged_record_is_unread_during_faults(h: History) -> None:
     sent(h, {"a": 0, "b": 1})
     read(h, "r", "a")
 
@@ -1019,7 +1019,7 @@ def a_newer_record_that_certainly_failed_supersedes_nothing(h: History) -> None:
 
 
 @bad("lost-write")
-def a_newer_record_of_unknown_outcome_that_nobody_reads_supersedes_nothing(h: History) -> None:
+def an_unread_newer_record_of_unknown_outcome_supersedes_nothing(h: History) -> None:
     keyed(h, "a1", 0)
     keyed(h, "a2", None)
     keyed(h, "b1", 1)
@@ -1098,7 +1098,7 @@ def a_tombstone_of_another_producer_may_have_come_late(h: History) -> None:
 
 
 @good
-def records_of_unknown_outcome_were_superseded_before_anybody_read_them(h: History) -> None:
+def records_of_unknown_outcome_were_superseded_before_they_were_read(h: History) -> None:
     keyed(h, "a1", 0)
     keyed(h, "b1", None)
     keyed(h, "b2", 2)
@@ -1122,7 +1122,7 @@ def an_unknown_record_without_a_newer_one_explains_no_gap(h: History) -> None:
 
 
 @bad("deleted-key")
-def a_deleted_key_comes_back(h: History) -> None:
+def a_deleted_key_reappears(h: History) -> None:
     keyed(h, "a1", 0)
     keyed(h, "b1", 1)
     keyed(h, "a2", 2, tombstone=True)
@@ -1192,7 +1192,7 @@ def test_a_bad_history_is_flagged_with_exactly_its_anomaly(name: str, build: Bui
 
 
 @pytest.mark.parametrize("build", [pytest.param(b, id=b.__name__) for b in GOOD])
-def test_a_history_that_comes_near_an_anomaly_is_good(build: Build) -> None:
+def test_history_close_to_an_anomaly_is_good(build: Build) -> None:
     """A false alarm costs its reader a day, and makes true alarms less credible."""
     history, options = build_history(build)
     verdict = check(history, **options)

@@ -57,7 +57,7 @@ class Model:
     def run(self) -> History:
         steps = [
             (30, self.send), (30, self.append), (25, self.answer), (30, self.poll), (5, self.seek), (3, self.restart_reader),
-            (6, self.ask), (6, self.told), (3, self.change_leader), (3, self.see_epoch), (1, self.delete),
+            (6, self.ask), (6, self.answer_latest), (3, self.change_leader), (3, self.see_epoch), (1, self.delete),
             (1 if self.losses else 0, self.lose), (8, self.send_loosely), (6, self.send_with_acks_1),
         ]  # fmt: skip
         weights = [self.draw.random() * weight for weight, _ in steps]
@@ -158,7 +158,7 @@ class Model:
     def ask(self) -> None:
         self.asked.append((f"c{len(self.asked)}", self.time, len(self.log)))
 
-    def told(self) -> None:
+    def answer_latest(self) -> None:
         """Answer the oldest request for the end of the log. The response was correct at some moment between request and
         response."""
         if self.asked:
@@ -212,7 +212,7 @@ class Model:
         while self.flying:
             self.answer()
         while self.asked:
-            self.told()
+            self.answer_latest()
         self.time += 1
         for first in range(self.log_start, len(self.log), 50):
             records = [(o, v) for o, v in enumerate(self.log) if first <= o < first + 50 and o not in self.removed]

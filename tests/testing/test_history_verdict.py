@@ -56,18 +56,18 @@ def test_an_anomaly_names_its_partition_as_logs_do() -> None:
 
 def test_a_verdict_is_json() -> None:
     """Its keys do not change, because reports are compared over years."""
-    told = json.loads(json.dumps(check(lossy()).as_dict(examples=3)))
-    assert told["verdict"] == "bad"
-    assert told["anomalies"] == {"inconsistent-offsets": 1, "lost-write": 7, "aborted-read": 1}
-    assert [e["name"] for e in told["examples"]] == ["inconsistent-offsets", "lost-write", "aborted-read"]
-    assert told["examples"][1] == {
+    written = json.loads(json.dumps(check(lossy()).as_dict(examples=3)))
+    assert written["verdict"] == "bad"
+    assert written["anomalies"] == {"inconsistent-offsets": 1, "lost-write": 7, "aborted-read": 1}
+    assert [e["name"] for e in written["examples"]] == ["inconsistent-offsets", "lost-write", "aborted-read"]
+    assert written["examples"][1] == {
         "name": "lost-write",
         "partition": "orders-0",
         "text": "'b', acknowledged at 1, is not in the final read",
         "offset": 1,
         "at": 7.25,
     }
-    assert set(told) == {
+    assert set(written) == {
         "verdict", "acknowledged", "unknown", "failed", "read", "polls", "anomalies", "examples", "duplicates_allowed",
         "unpromised_lost", "unseen", "realtime_lag",
     }  # fmt: skip

@@ -436,7 +436,7 @@ def two_values_are_acknowledged_at_one_offset(h: TransactionHistory) -> None:
 
 
 @bad("unwritten-read")
-def a_value_that_nobody_sent_is_read(h: TransactionHistory) -> None:
+def a_value_that_no_producer_sent_is_read(h: TransactionHistory) -> None:
     h.read("r", A, [(0, "x")])
 
 
@@ -503,7 +503,7 @@ def test_a_bad_history_is_flagged_with_exactly_its_anomaly(name: str, build: Bui
 
 
 @pytest.mark.parametrize("build", [pytest.param(b, id=b.__name__) for b in GOOD])
-def test_a_history_that_comes_near_an_anomaly_is_good(build: Build) -> None:
+def test_history_close_to_an_anomaly_is_good(build: Build) -> None:
     """A false alarm costs its reader a day, and makes true alarms less credible."""
     verdict = verdict_of(build)
     assert verdict.good, str(verdict)

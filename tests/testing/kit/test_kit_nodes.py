@@ -51,7 +51,7 @@ async def test_a_killed_leader_is_replaced_without_loss(cluster: Cluster) -> Non
     assert [record.value for record in await cluster.read_all(topic)] == [b"1", b"2"]
 
 
-async def test_of_a_killed_process_nothing_runs_any_more(cluster: Cluster) -> None:
+async def test_killed_process_runs_no_code(cluster: Cluster) -> None:
     """A killed node no longer runs any timer, task or `finally`."""
     topic = await cluster.create_topic()
     victim = await cluster.leader_of(topic)

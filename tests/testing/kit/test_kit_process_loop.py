@@ -143,11 +143,11 @@ async def test_result_of_a_thread_waits_while_the_loop_is_stalled(loop: ProcessL
 
 
 async def test_an_error_in_a_callback_reaches_the_real_loops_handler(loop: ProcessLoop) -> None:
-    told: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    contexts: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: contexts.append(context))
     loop.call_soon(lambda: 1 // 0)
     await turns()
-    assert isinstance(told[0]["exception"], ZeroDivisionError)
+    assert isinstance(contexts[0]["exception"], ZeroDivisionError)
     assert "broker-1" in loop.problems[0]
 
 

@@ -52,7 +52,7 @@ async def test_a_leader_is_killed_with_a_real_sigkill(spawned: Cluster) -> None:
     await spawned.assert_logs_identical(topic)
 
 
-async def test_a_paused_follower_leaves_and_comes_back(spawned: Cluster) -> None:
+async def test_paused_follower_leaves_the_isr_and_returns(spawned: Cluster) -> None:
     topic = await spawned.create_topic()
     follower = (await spawned.followers_of(topic))[0]
     await spawned.pause(follower)

@@ -114,7 +114,7 @@ def check_log(log: Log, witness: Witness) -> list[bytes]:
     found = read_all(log, end=log.corrupt_at)
     due = [data for data in witness.flushed if base_of(data) >= max(log.log_start_offset, witness.start_max)]
     assert not [data for data in due if data not in found], "what was flushed is gone"
-    assert any(is_part(found, history) for history in witness.histories), f"invented: {told(found)}"
+    assert any(is_part(found, history) for history in witness.histories), f"invented: {shown(found)}"
     if log.corrupt_at is None:
         check_derived(log, found)
     return found
@@ -125,7 +125,7 @@ def is_part(found: list[bytes], history: list[bytes]) -> bool:
     return not found or (found[0] in history and found == history[(at := history.index(found[0])) : at + len(found)])
 
 
-def told(found: Iterable[bytes]) -> str:
+def shown(found: Iterable[bytes]) -> str:
     return ", ".join(f"{h.base_offset}@e{h.leader_epoch}" for data in found for _, h in iter_headers(data))
 
 

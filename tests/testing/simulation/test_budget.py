@@ -133,7 +133,7 @@ def test_a_single_replica_loses_nothing() -> None:
     play(story, brokers=1, min_isr=1)
 
 
-def test_one_controller_of_three_comes_back_with_an_empty_disk_at_a_time() -> None:
+def test_one_controller_of_three_may_lose_its_disk_at_a_time() -> None:
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         assert budget.may_wipe_controller(101)
         budget.wiped_controller(101)
@@ -153,7 +153,7 @@ def test_one_disk_rots_and_no_other() -> None:
         assert budget.may_rot(1)
         assert not budget.may_rot(2)
         assert not budget.may_touch((2, 3)), "nobody trusted would be left"
-        assert budget.open_windows == [], "who rots may stay in the ISR"
+        assert budget.open_windows == [], "a broker whose disk rots may stay in the ISR"
 
     play(story)
 

@@ -87,7 +87,7 @@ def test_first_differing_step_is_shown_with_its_context() -> None:
     assert re.search(r"(?s)Both runs did:.*Then one run did:\n +- .*and the other run did:\n +\+ ", text)
 
 
-def test_a_run_that_ends_early_differs_from_one_that_goes_on() -> None:
+def test_run_that_ends_early_differs_from_one_that_continues() -> None:
     assert first_difference("abc", "abc") is None
     assert first_difference("abc", "ab") == Difference(3, ["a", "b"], ["c"], ["(the run is over)"])
     assert first_difference("", "a") is not None

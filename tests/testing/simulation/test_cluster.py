@@ -295,7 +295,7 @@ def test_tasks_that_a_server_leaves_behind_are_found(world: World, monkeypatch: 
 
 
 @pytest.mark.parametrize("fault", ["crash", "power cut", "empty disk"])
-def test_a_broker_that_comes_back_catches_up(world: World, fault: str) -> None:
+def test_returning_broker_catches_up(world: World, fault: str) -> None:
     cluster = SimCluster(world)
 
     async def story() -> None:

@@ -185,7 +185,7 @@ def is_part(found: list[bytes], history: list[bytes]) -> bool:
 def check_snapshots(log: MetadataLog, witness: Witness) -> None:
     latest = log.latest_snapshot_id
     assert (latest.end_offset if latest else 0) >= witness.newest_snapshot
-    assert log.start_offset == 0 or log.first_snapshot_id is not None, "nobody could tell what was before the log's start"
+    assert log.start_offset == 0 or log.first_snapshot_id is not None, "records below the log start are in a snapshot"
     for snapshot_id in (log.first_snapshot_id, latest):
         if snapshot_id is not None:
             assert log.start_offset <= snapshot_id.end_offset <= log.end_offset

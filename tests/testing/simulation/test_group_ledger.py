@@ -24,7 +24,7 @@ class Coordinators:
         self.doubtful: set[str] = set()
         self.deleted = 0
         self.answer = -1
-        self.told_ms = 0
+        self.sent_ms = 0
 
     def incarnation(self, group: str) -> int:
         return self.deleted
@@ -36,7 +36,7 @@ class Coordinators:
         return member_id in self.doubtful
 
     def longest_session_ms(self, group: str, member_id: str, within_ms: float) -> int:
-        return self.told_ms
+        return self.sent_ms
 
     def committed(self, group: str, key: Any) -> int:
         return self.answer
@@ -93,13 +93,13 @@ def test_i36_member_is_given_records_of_a_partition_that_it_has_given_up(ledger:
     assert "a was given orders-0 from 3, but owns []" in coordinators.found[0]
 
 
-def test_i36_two_members_are_told_the_same_in_one_epoch(ledger: GroupLedger, coordinators: Coordinators):
+def test_i36_two_members_are_assigned_one_partition_in_one_epoch(ledger: GroupLedger, coordinators: Coordinators):
     joined(ledger, "a", 4, TP)
     joined(ledger, "b", 4, TP)
     assert "in the member epoch 4, b and a were both assigned partition 0" in coordinators.found[0]
 
 
-def test_epochs_of_a_group_that_was_deleted_count_anew(ledger: GroupLedger, coordinators: Coordinators):
+def test_recreated_group_counts_its_epochs_from_the_start(ledger: GroupLedger, coordinators: Coordinators):
     joined(ledger, "a", 4, TP)
     coordinators.deleted = 1
     joined(ledger, "b", 4, TP)
@@ -112,7 +112,7 @@ def test_static_member_that_returns_is_the_same_owner(ledger: GroupLedger, coord
     assert coordinators.found == []
 
 
-def test_i36_member_goes_on_after_another_one_owns_the_partition(ledger: GroupLedger, coordinators: Coordinators):
+def test_i36_member_continues_after_another_one_owns_the_partition(ledger: GroupLedger, coordinators: Coordinators):
     first = joined(ledger, "a", 1, TP)
     joined(ledger, "b", 2, TP)
     first.given(records_at(5))
@@ -135,14 +135,14 @@ def test_member_is_excused(ledger: GroupLedger, coordinators: Coordinators, how:
     assert coordinators.found == []
 
 
-def test_member_that_was_told_a_longer_session_goes_on(ledger: GroupLedger, coordinators: Coordinators):
+def test_member_with_a_longer_session_continues(ledger: GroupLedger, coordinators: Coordinators):
     stay = joined(ledger, "a", 1, TP)
-    coordinators.told_ms, stay.consumer.heard_ms_ago = 3000, 1600.0
+    coordinators.sent_ms, stay.consumer.heard_ms_ago = 3000, 1600.0
     stay.given(records_at(0))
     assert coordinators.found == []
 
 
-def test_i36_member_goes_on_although_it_hears_nothing(ledger: GroupLedger, coordinators: Coordinators):
+def test_i36_member_continues_without_responses(ledger: GroupLedger, coordinators: Coordinators):
     stay = joined(ledger, "a", 1, TP)
     stay.consumer.heard_ms_ago = 1600.0
     stay.given(records_at(0))

@@ -60,7 +60,7 @@ def test_guard_is_removed_and_restored() -> None:
     assert refuses(3)
 
 
-def test_a_guard_comes_back_after_an_error() -> None:
+def test_guard_is_restored_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), without(GUARDS["G05"]):
         raise ZeroDivisionError
     assert refuses(3)

@@ -80,7 +80,7 @@ def test_truncated_fence_counts_for_nothing() -> None:
         assert at.orders.token == 4
 
 
-def test_log_that_knows_another_token_is_found_at_rest() -> None:
+def test_log_with_another_token_is_found_at_rest() -> None:
     with bench() as at:
         send(at, "a", 5)
         commit(at)

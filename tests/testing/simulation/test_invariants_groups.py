@@ -204,7 +204,7 @@ def beat(at: Bench, epoch: int, assigned: tuple[int, ...] | None, *, member_id: 
     groups.on_answer(at.ghosts, 1, ConsumerGroupHeartbeatRequest("g", member_id, max(epoch, 0)), response)
 
 
-def test_member_is_told_what_is_committed(at: Bench):
+def test_responses_with_committed_state_are_accepted(at: Bench):
     written(at, epoch_of("g", 1), member("a", 1, (0, 1)))
     beat(at, 1, (0, 1))
     beat(at, 1, None)
@@ -220,13 +220,13 @@ def test_member_is_told_what_is_committed(at: Bench):
         (-1, None, "its removal, which is in no record"),
     ],
 )
-def test_i36_member_is_told_what_no_record_says(at: Bench, epoch: int, assigned: tuple[int, ...] | None, text: str):
+def test_i36_response_is_in_no_record(at: Bench, epoch: int, assigned: tuple[int, ...] | None, text: str):
     written(at, epoch_of("g", 1), member("a", 1, (0,)))
     with breaks("I36", f"answers the member a with {text}"):
         beat(at, epoch, assigned)
 
 
-def test_i36_member_is_told_what_is_not_committed_yet(at: Bench):
+def test_i36_response_is_not_committed_yet(at: Bench):
     written(at, epoch_of("g", 1), member("a", 1))
     write(at, member("a", 1, (0,)))
     with breaks("I36", "which is only in an uncommitted record"):
@@ -238,7 +238,7 @@ def sync(at: Bench, generation: int, assignment: bytes) -> None:
     groups.on_answer(at.ghosts, 1, request, SyncGroupResponse(assignment=assignment))
 
 
-def test_classic_member_is_told_its_assignment(at: Bench):
+def test_classic_member_gets_its_assignment(at: Bench):
     written(at, classic(1, a=(0,), b=(1,)))
     ours = encode_assignment({"orders": [0]})
     sync(at, 1, ours)
@@ -339,7 +339,7 @@ def test_i38_offset_of_a_deleted_topic(at: Bench):
         fetch(at, 5)
 
 
-def test_i38_new_leader_answers_before_it_knows_what_is_committed(at: Bench):
+def test_i38_new_leader_answers_below_the_start_of_its_epoch(at: Bench):
     written(at, offset_of(0, 5))
     write(at, offset_of(0, 7))
     at.copy(1, 2)

@@ -340,7 +340,7 @@ def test_loss_of_unflushed_records_in_a_power_cut_is_no_violation(at: Bench):
     assert at.replica(2).is_unclean is (at.replica(2).path.end < 2)
 
 
-def test_a_disk_that_comes_back_empty_is_no_violation(at: Bench):
+def test_disk_that_is_empty_after_a_restart_is_no_violation(at: Bench):
     at.replicated("a")
     at.start(2, MemoryFiles(Random(0)), number=2)
     at.step()

@@ -210,7 +210,7 @@ def test_missing_guard_is_noticed(mutation: str, story: Callable[[Watched], Awai
     Watched(1).run(story)
 
 
-async def a_lagging_follower_is_told_to_follow_again(at: Watched) -> None:
+async def a_lagging_follower_follows_again(at: Watched) -> None:
     """KIP-101: its own high watermark lags, and there is nothing to truncate."""
     await at.produce(5)
     await at.world.until(lambda: not at.invariants.unsettled(), 30.0)
@@ -222,7 +222,7 @@ async def a_lagging_follower_is_told_to_follow_again(at: Watched) -> None:
 
 
 def test_a_follower_that_truncates_to_its_high_watermark_is_noticed(monkeypatch: pytest.MonkeyPatch):
-    Watched(4).run(a_lagging_follower_is_told_to_follow_again)
+    Watched(4).run(a_lagging_follower_follows_again)
     make_follower = probes_module.Partition.make_follower
 
     def truncating(self: Any, registration: Any) -> bool:
@@ -233,7 +233,7 @@ def test_a_follower_that_truncates_to_its_high_watermark_is_noticed(monkeypatch:
 
     monkeypatch.setattr(probes_module.Partition, "make_follower", truncating)
     with pytest.raises(Violation) as found:
-        Watched(4).run(a_lagging_follower_is_told_to_follow_again)
+        Watched(4).run(a_lagging_follower_follows_again)
     assert found.value.invariant == "I6"
 
 

@@ -38,17 +38,17 @@ async def _lose(stage: Stage, harm: str) -> None:
         log.truncate(log.size - 5)
     stage.start(1)
     if harm == "wiped":  # and killed once more, when its disk shows only an empty log
-        await stage.until(lambda: files.exists("/data/orders-0/partition.metadata"), what="its log is made anew")
+        await stage.until(lambda: files.exists("/data/orders-0/partition.metadata"), what="its log is recreated")
         stage.crash(1)
         stage.start(1)
 
 
-@pytest.mark.parametrize(("harm", "told"), [("wiped", 1), ("torn", 1), ("power lost", 1), ("only killed", 0)])
-def test_leader_with_missing_records_reports_it(harm: str, told: int) -> None:
+@pytest.mark.parametrize(("harm", "reports"), [("wiped", 1), ("torn", 1), ("power lost", 1), ("only killed", 0)])
+def test_leader_with_missing_records_reports_it(harm: str, reports: int) -> None:
     world = World(7)
     try:
-        assert world.run(_last_one(Stage(world), harm)) == told
-        assert world.trace.counts().get("log.partition.elected_with_missing_records", 0) == told
+        assert world.run(_last_one(Stage(world), harm)) == reports
+        assert world.trace.counts().get("log.partition.elected_with_missing_records", 0) == reports
     finally:
         world.close()
 

@@ -119,7 +119,7 @@ async def a_timer_whose_time_has_passed_fires_soon_but_not_at_once(log: Log) -> 
 
 
 @program
-async def an_exception_in_a_callback_reaches_the_handler_and_nobody_else(log: Log) -> None:
+async def an_exception_in_a_callback_reaches_the_handler_only(log: Log) -> None:
     def bad() -> None:
         raise ValueError("bad")
 
@@ -131,7 +131,7 @@ async def an_exception_in_a_callback_reaches_the_handler_and_nobody_else(log: Lo
 
 
 @program
-async def an_exception_that_nobody_asked_a_task_for_reaches_the_handler(log: Log) -> None:
+async def an_exception_of_a_task_that_is_never_read_reaches_the_handler(log: Log) -> None:
     async def bad() -> None:
         raise ValueError("bad")
 
@@ -255,7 +255,7 @@ async def a_gather_that_is_cancelled_cancels_its_children(log: Log) -> None:
 
 
 @program
-async def a_shield_breaks_and_what_it_protects_goes_on(log: Log) -> None:
+async def a_shield_is_cancelled_and_its_inner_task_continues(log: Log) -> None:
     async def inner() -> str:
         await asyncio.sleep(2 * T_S)
         log.append("inner done")
@@ -278,7 +278,7 @@ async def a_shield_breaks_and_what_it_protects_goes_on(log: Log) -> None:
 
 
 @program
-async def wait_tells_who_is_done(log: Log) -> None:
+async def wait_returns_the_tasks_that_are_done(log: Log) -> None:
     async def work(after_s: float) -> float:
         await asyncio.sleep(after_s)
         return after_s

@@ -167,7 +167,7 @@ def a_log_whose_last_epoch_wrote_nothing_is_cut_at_its_end() -> None:
 
 
 @drive("log_dir.checkpoint_damaged", "log.stray")
-def a_directory_with_a_bad_checkpoint_and_a_log_of_nobody() -> None:
+def a_directory_with_a_bad_checkpoint_and_a_stray_log() -> None:
     files = MemoryFiles()
     LogDir.open(files, "/data", node_id=1, cluster_id="c", random=Random(1)).close(clean=False)
     files.write("/data/replication-offset-checkpoint", b"nonsense")
@@ -400,7 +400,7 @@ def responses_come_late() -> None:
 
 
 @drive("follower.leader_returned", "fetch.of_earlier_leadership")
-def a_leader_comes_back_while_a_follower_hears_nothing() -> None:
+def a_leader_returns_while_a_follower_gets_no_metadata() -> None:
     world = leading()
     world[1].produce("a", acks=1)
     world.elect(3, at=(1, 3))
@@ -410,7 +410,7 @@ def a_leader_comes_back_while_a_follower_hears_nothing() -> None:
 
 
 @drive("follower.late_response")
-def a_follower_asks_anew_before_the_first_answer_comes() -> None:
+def a_follower_fetches_again_before_the_first_response() -> None:
     world = leading()
     fetcher = FetcherCore(broker_id=2, broker_epoch=lambda: 12, settings=FetcherSettings(), on_disk_error=print)
     fetcher.add(world[2].p)
@@ -526,7 +526,7 @@ def a_leader_is_alone() -> None:
 
 
 @drive("raft.log_truncated", "raft.handed_over")
-def a_follower_is_told_of_another_history_and_of_the_end() -> None:
+def a_follower_gets_a_diverging_epoch_and_the_end_of_the_epoch() -> None:
     bench = Bench(1, election=ElectionState(1), log=log_of(1, 1))
     fetch = bench.follow(2, 2)
     answer = fetch_response(2, 2)
@@ -583,7 +583,7 @@ def a_fetcher_meets_errors() -> None:
 
 
 @drive("metadata.uncommitted_dropped")
-def an_observer_is_told_of_another_history() -> None:
+def an_observer_gets_a_diverging_epoch() -> None:
     observer = QuorumObserver(broker_id=1, cluster_id="c", voter_ids=[101])
     diverging = fetch_response(101, 2)
     diverging.partitions[0].diverging_epoch = EpochEndOffset(0, 0)
@@ -688,7 +688,7 @@ async def play(world: World) -> None:
     cluster.crash(active.config.node_id)
     await world.sleep(5)
     last = cluster.client()
-    await last.run(send_to_nobody(cluster, last.producer(delivery_timeout_ms=1000)))
+    await last.run(send_without_brokers(cluster, last.producer(delivery_timeout_ms=1000)))
 
 
 async def send_for_ever(producer: Any) -> None:
@@ -698,7 +698,7 @@ async def send_for_ever(producer: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-async def send_to_nobody(cluster: SimCluster, producer: Any) -> None:
+async def send_without_brokers(cluster: SimCluster, producer: Any) -> None:
     await producer.start()
     await producer.partitions_for("orders")
     for broker_id in list(cluster.brokers):

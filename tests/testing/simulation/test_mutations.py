@@ -23,7 +23,7 @@ def test_every_mutation_is_defined_or_waits_for_a_feature() -> None:
     ]
 
 
-def test_a_guard_comes_back_also_when_the_run_fails() -> None:
+def test_guard_is_restored_when_the_run_fails() -> None:
     patches = MUTATIONS["M01"].patches()
     before = [vars(owner)[name] for owner, name, _ in patches]
     with pytest.raises(ZeroDivisionError), applied("M01"):

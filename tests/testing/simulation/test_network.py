@@ -50,7 +50,7 @@ class Side(asyncio.BufferedProtocol):
         self.has_ended = False
         self.got = 0
         self.got_at = 0.0
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.lost_at = 0.0
         self.error: Exception | None = None
         self._buffer = bytearray(65536)
@@ -64,30 +64,30 @@ class Side(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        assert "lost" not in self.told
+        assert "lost" not in self.calls
         assert self._buffer[:nbytes] == stream(self.got, self.got + nbytes)
         self.got += nbytes
         self.got_at = asyncio.get_running_loop().machine.world.now  # type: ignore[attr-defined]
 
     def eof_received(self) -> bool:
-        self.told.append("eof")
+        self.calls.append("eof")
         return False
 
     def pause_writing(self) -> None:
-        self.told.append("pause")
+        self.calls.append("pause")
 
     def resume_writing(self) -> None:
-        self.told.append("resume")
+        self.calls.append("resume")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        assert "lost" not in self.told
-        self.told.append("lost")
+        assert "lost" not in self.calls
+        self.calls.append("lost")
         self.error = exc
         self.lost_at = asyncio.get_running_loop().machine.world.now  # type: ignore[attr-defined]
 
     @property
     def is_lost(self) -> bool:
-        return "lost" in self.told
+        return "lost" in self.calls
 
     @property
     def may_write(self) -> bool:
@@ -291,8 +291,8 @@ def test_bytes_arrive_in_order_once_or_the_connection_ends(
             torment.calm_down()
             await world.sleep(100.0)
             a, b = sides
-            assert is_settled(a, b, two.a.is_up), (a.got, b.written, a.told)
-            assert is_settled(b, a, two.b.is_up), (b.got, a.written, b.told)
+            assert is_settled(a, b, two.a.is_up), (a.got, b.written, a.calls)
+            assert is_settled(b, a, two.b.is_up), (b.got, a.written, b.calls)
             if a.is_lost or not two.a.is_up:
                 assert b.is_lost or not two.b.is_up
             if b.is_lost or not two.b.is_up:
@@ -301,7 +301,7 @@ def test_bytes_arrive_in_order_once_or_the_connection_ends(
                 assert world.network.connections == 0
                 assert world.network._ends == {}
             for side in sides:
-                assert side.told.count("pause") - side.told.count("resume") in (0, 1)
+                assert side.calls.count("pause") - side.calls.count("resume") in (0, 1)
 
         world.run(story(), limit_s=5000)
 
@@ -441,7 +441,7 @@ def test_peer_of_a_dying_process_is_notified_at_once(two: Two) -> None:
         await two.world.sleep(0.1)
         two.b.crash()
         await two.world.until(lambda: a.is_lost, 0.1)
-        assert (a.got, a.error, a.told) == (1000, None, ["eof", "lost"])
+        assert (a.got, a.error, a.calls) == (1000, None, ["eof", "lost"])
 
     two.world.run(story())
 
@@ -484,7 +484,7 @@ def test_bytes_of_a_dead_process_arrive_after_the_heal(two: Two) -> None:
         await two.world.sleep(0.1)
         two.b.crash()
         await two.world.sleep(5)
-        assert a.told == []
+        assert a.calls == []
         two.mend()
         await two.world.until(lambda: a.is_lost, 5)
         assert a.got == 1000

@@ -158,7 +158,7 @@ async def closing_with_bytes_unread_resets(log: Log, host: str) -> None:
 
 
 @program
-async def bytes_for_somebody_who_has_closed_are_answered_with_a_reset(log: Log, host: str) -> None:
+async def bytes_for_a_closed_peer_are_answered_with_a_reset(log: Log, host: str) -> None:
     client, server = await Pair(log, host).open(keeps_open=True)
     server.transport.close()
     await server.is_over
@@ -236,14 +236,14 @@ async def closing_flushes_what_was_written(log: Log, host: str) -> None:
 
 
 @program
-async def who_does_not_read_is_not_told_of_the_end(log: Log, host: str) -> None:
+async def a_paused_reader_does_not_get_the_end(log: Log, host: str) -> None:
     client, server = await Pair(log, host).open()
     client.transport.pause_reading()
     server.transport.write(b"the last words")
     server.transport.close()
     await server.is_over
     await asyncio.sleep(WAIT_S)
-    log.append("client was told: " + str(client.is_over.done()))
+    log.append("client has got the end: " + str(client.is_over.done()))
     client.transport.resume_reading()
     await client.is_over
 
@@ -260,7 +260,7 @@ async def what_came_before_a_reset_is_read_before_it(log: Log, host: str) -> Non
     server.transport.close()
     await server.is_over
     await asyncio.sleep(WAIT_S)
-    log.append("client was told: " + str(client.is_over.done()))
+    log.append("client has got the end: " + str(client.is_over.done()))
     client.transport.resume_reading()
     await client.is_over
     log.append(bytes(client.got))
@@ -421,7 +421,7 @@ def by_side(log: Log) -> dict[object, list[str]]:
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
 def test_a_connection_does_the_same_over_the_simulated_network(function: Program) -> None:
     if sys.platform != "linux":
-        pytest.skip("closing is told differently by other kernels")
+        pytest.skip("other kernels report the close differently")
     expected = over_real_sockets(function)
     assert expected
     for seed in range(4):

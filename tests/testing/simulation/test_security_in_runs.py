@@ -100,9 +100,9 @@ def test_each_client_has_the_rights_of_its_work_and_no_more() -> None:
 def test_secrets_are_in_no_line_of_a_run() -> None:
     """Passwords of users and nodes are not logged, whatever fails."""
     report = run_seed(3, options=secured(3, *CHANGES, attacks=60, max_reauth_ms=1500))
-    told = str([event.fields for event in report.trace.events()])  # type: ignore[union-attr]
+    fields = str([event.fields for event in report.trace.events()])  # type: ignore[union-attr]
     assert "log.authorizer.denied" in {event.kind for event in report.trace.events(kinds="log.")}  # type: ignore[union-attr]
-    assert "password of" not in told
+    assert "password of" not in fields
 
 
 def test_a_node_has_its_files_without_its_disk() -> None:

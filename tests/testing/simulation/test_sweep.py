@@ -216,19 +216,19 @@ def test_memory_is_reported_per_process_after_warm_up() -> None:
 
 def test_failed_run_is_kept_and_comes_first_until_it_passes(tmp_path: Path) -> None:
     keep = tmp_path / "failed.jsonl"
-    told: list[str] = []
-    tally = Sweep(1, keep=keep, tell=told.append).run([BROKEN, Replay(0, "S03")])
+    lines: list[str] = []
+    tally = Sweep(1, keep=keep, tell=lines.append).run([BROKEN, Replay(0, "S03")])
     assert [failure.replay for failure in tally.failures] == [BROKEN]
-    assert any(BROKEN.command in line for line in told)
+    assert any(BROKEN.command in line for line in lines)
     (line,) = keep.read_text().splitlines()
     assert json.loads(line)["invariant"] == "I15"
     assert json.loads(line)["story"]
 
-    tally = Sweep(1, keep=keep, tell=told.append).run([])
+    tally = Sweep(1, keep=keep, tell=lines.append).run([])
     assert [failure.replay for failure in tally.failures] == [BROKEN]
 
     keep.write_text(json.dumps({"replay": Replay(0, "S01").as_dict()}) + "\n")  # the failed run is replaced by one that passes
-    tally = Sweep(1, keep=keep, tell=told.append).run([])
+    tally = Sweep(1, keep=keep, tell=lines.append).run([])
     assert (tally.performances, tally.failures) == (1, [])
     assert keep.read_text() == ""
 

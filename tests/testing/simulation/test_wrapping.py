@@ -46,7 +46,7 @@ def as_written() -> Iterator[None]:
     assert dict(vars(Bell)) == before
 
 
-def test_a_wrapper_comes_and_goes() -> None:
+def test_wrapper_is_set_and_removed() -> None:
     heard: list[Any] = []
     undo = wrap("test", Bell, "ring", hearing(heard))
     assert Bell().ring(2) == "dingding"
