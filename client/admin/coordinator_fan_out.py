@@ -16,7 +16,7 @@ from strandline.client.cluster.connection_state import ConnectionState
 from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, find_coordinators
 from strandline.client.errors import RequestFailed, RequestTimeout, to_client_error
 from strandline.protocol.apis import api_name
-from strandline.protocol.errors import StrandlineError
+from strandline.protocol.errors import ErrorCode, StrandlineError
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.groups import KEY_TYPE_GROUP, Coordinator
 
@@ -62,8 +62,8 @@ class CoordinatorFanOut(Generic[Answer]):
         self._results: dict[str, Answer | StrandlineError] = {}
         self._final: dict[str, None] = {}
         """The groups that are not asked for again."""
-        self._asked: dict[str, None] = {}
-        """The groups for which a coordinator was asked."""
+        self._maybe_changed: dict[str, None] = {}
+        """The groups that an attempt may have changed."""
 
     async def run(self, group_ids: Sequence[str]) -> dict[str, Answer | StrandlineError]:
         """The result of each group, or the error if there is none."""
@@ -93,13 +93,13 @@ class CoordinatorFanOut(Generic[Answer]):
 
     async def _ask_one(self, coordinator: Coordinator, group_ids: list[str]) -> None:
         connection = self._cluster.connections.state_at((coordinator.host, coordinator.port))
-        repeated = [group_id for group_id in group_ids if group_id in self._asked]
-        self._asked.update(dict.fromkeys(group_ids))
+        repeated = [group_id for group_id in group_ids if group_id in self._maybe_changed]
         asked = Asked(coordinator.node_id, connection, min(self._left_ms(), ANSWER_TIMEOUT_MS), repeated)
         try:
             answers = await self._ask(asked, group_ids)
         except StrandlineError as e:
             answers = dict.fromkeys(group_ids, e)
+        self._maybe_changed.update(dict.fromkeys(group_id for group_id in group_ids if not _is_loading(answers.get(group_id))))
         self._take(answers)
 
     def _take(self, answers: Mapping[str, Answer | StrandlineError]) -> None:
@@ -110,6 +110,12 @@ class CoordinatorFanOut(Generic[Answer]):
 
     def _left_ms(self) -> float:
         return max(1.0, (self._deadline - asyncio.get_running_loop().time()) * 1000)
+
+
+def _is_loading(answer: object) -> bool:
+    """Whether the coordinator rejected the request before it looked for the group. It may have made the change before it sent any
+    other retriable error."""
+    return isinstance(answer, RequestFailed) and answer.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def or_raise(answer: Answer | StrandlineError, timeout_ms: float) -> Answer:

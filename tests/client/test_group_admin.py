@@ -45,6 +45,8 @@ class Described:
         """The number of changes to carry out without a response."""
         self.unknown: dict[str, int] = {}
         """How often the coordinator of a group is still looked up without success."""
+        self.loading = 0
+        """The number of deletions that coordinators reject because they are loading."""
         self.finds = 0
 
     def handlers(self, broker: ScriptedBroker) -> dict[int, object]:
@@ -121,6 +123,8 @@ class Described:
         body = request.body
         assert isinstance(body, messages.DeleteGroupsRequest)
         results = []
+        if self.is_loading():
+            return messages.DeleteGroupsResponse([messages.DeletedGroup(g, C.COORDINATOR_LOAD_IN_PROGRESS) for g in body.groups])
         for group_id in body.groups:
             group = self.newer.get(group_id)
             code = C.GROUP_ID_NOT_FOUND if group is None else C.NON_EMPTY_GROUP if group.members else C.NONE
@@ -129,6 +133,10 @@ class Described:
                 self.deleted.append(group_id)
             results.append(messages.DeletedGroup(group_id, code))
         return messages.DeleteGroupsResponse(results)
+
+    def is_loading(self) -> bool:
+        self.loading -= 1
+        return self.loading >= 0
 
     def leave(self, _: ScriptedBroker, request: ServerRequest) -> Message:
         body = request.body
@@ -145,6 +153,8 @@ class Described:
     def delete_offsets(self, _: ScriptedBroker, request: ServerRequest) -> Message:
         body = request.body
         assert isinstance(body, messages.OffsetDeleteRequest)
+        if self.is_loading():
+            return messages.OffsetDeleteResponse(C.COORDINATOR_LOAD_IN_PROGRESS)
         stored = self.groups.committed.get(body.group_id)
         if stored is None:
             return messages.OffsetDeleteResponse(C.GROUP_ID_NOT_FOUND)
@@ -341,6 +351,17 @@ async def test_group_that_was_not_asked_for_is_not_counted_as_deleted() -> None:
         there.newer, there.lost_responses, there.unknown = {"b1": newer("b1")}, 1, {"none1": 1}
         results = await admin.delete_groups(["b1", "none1"])
         assert (results["b1"], results["none1"].code) == (GroupResult(), C.GROUP_ID_NOT_FOUND)
+
+
+async def test_group_that_a_loading_coordinator_was_asked_to_delete_is_not_counted_as_deleted() -> None:
+    """It rejects the request before it looks for the group, so the group never existed: its name is misspelled, for example."""
+    async with described() as (_, there, admin):
+        there.loading = 1
+        assert (await admin.delete_groups(["none1"]))["none1"].code == C.GROUP_ID_NOT_FOUND
+        there.loading = 1
+        with pytest.raises(RequestFailed) as raised:
+            await admin.delete_group_offsets("none1", [P0])
+        assert raised.value.code == C.GROUP_ID_NOT_FOUND
 
 
 async def test_members_are_removed() -> None:
