@@ -40,7 +40,7 @@ class Plan:
     records: int
     """The number of records below these offsets, in the partitions whose leaders answered."""
     silent: int = 0
-    """The number of partitions whose leaders did not answer."""
+    """The number of partitions for which no leader answered."""
 
 
 def trim(
@@ -98,8 +98,8 @@ def _question(topic: str, plan: Plan) -> str:
     where = f"of {topic} in {_count(len(plan.before), 'partition')}, for good"
     if not plan.silent:
         return f"This deletes {_count(plan.records, 'record')} {where}."
-    silent = _count(plan.silent, "leader")
-    return f"This deletes at least {_count(plan.records, 'record')} {where} ({silent} did not answer)."
+    unknown = f"no leader answered for {_count(plan.silent, 'partition')}"
+    return f"This deletes at least {_count(plan.records, 'record')} {where} ({unknown})."
 
 
 def _count(number: int, noun: str) -> str:

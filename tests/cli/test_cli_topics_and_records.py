@@ -132,14 +132,20 @@ class SilentAdmin:
     [
         (2, 1, set(), "This deletes 1 record of orders in 1 partition, for good."),
         (-1, 2, set(), "This deletes 8 records of orders in 2 partitions, for good."),
-        (-1, 2, {1}, "This deletes at least 4 records of orders in 2 partitions, for good (1 leader did not answer)."),
-        (-1, 2, {0, 1}, "This deletes at least 0 records of orders in 2 partitions, for good (2 leaders did not answer)."),
+        (-1, 2, {1}, "This deletes at least 4 records of orders in 2 partitions, for good (no leader answered for 1 partition)."),
+        (
+            -1,
+            2,
+            {0, 1},
+            "This deletes at least 0 records of orders in 2 partitions, for good (no leader answered for 2 partitions).",
+        ),
     ],
 )
-async def test_question_counts_the_leaders_that_did_not_answer(
+async def test_question_counts_the_partitions_without_an_answer(
     monkeypatch: pytest.MonkeyPatch, before: int, partitions: int, silent: set[int], says: str
 ) -> None:
-    """Their records are deleted, too, if they answer when the command is confirmed."""
+    """Their records are deleted, too, if a leader answers when the command is confirmed. One broker may lead several of these
+    partitions, and others may have no leader, so the question counts partitions."""
     monkeypatch.setattr("strandline.client.Admin", lambda **_: SilentAdmin(partitions, silent))
     assert _question("orders", await _plan("h:1", "orders", None, before)) == says
 
