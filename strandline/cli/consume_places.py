@@ -25,6 +25,8 @@ LOOK_MS = 2000
 RETRY_S = 0.2
 GIVE_UP_S = 10.0
 """Longer than a fail-over. A partition is missing if its leader has not answered after this time, or has sent nothing for it."""
+NO_LEADER = "no leader has answered"
+"""Why partitions are given up whose leaders did not say where their logs begin and end."""
 NAMED_MAX = 4
 """At most this many partitions are named in a note; more are counted."""
 
@@ -101,7 +103,7 @@ class Places:
             await asyncio.sleep(RETRY_S)
             await self._look()
         if self._unknown:
-            self._give_up(self._unknown, "it has no reachable leader")
+            self._give_up(self._unknown, NO_LEADER)
 
     def _give_up(self, tps: Iterable[TopicPartition], reason: str) -> None:
         self.missing += sorted(tps)

@@ -14,10 +14,10 @@ import pytest
 from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
 from terminal import CTRL_C, at_a_terminal
 
-from strandline.cli import consume
+from strandline.cli import consume, consume_places
 from strandline.cli.consume_job import Job
 from strandline.cli.consume_options import Isolation
-from strandline.cli.consume_places import Places
+from strandline.cli.consume_places import NO_LEADER, Places
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Time, parse_start
 from strandline.client import TopicPartition
 from strandline.protocol.errors import UsageError
@@ -214,8 +214,17 @@ def places_of(*numbers: int) -> Places:
 def test_partitions_that_were_given_up_are_named() -> None:
     places = places_of(0, 1)
     assert places.failure == ""
-    places._give_up([TopicPartition("orders", 1)], "it has no reachable leader")
-    assert places.failure == "orders-1 could not be read to the end: it has no reachable leader; the others were"
+    places._give_up([TopicPartition("orders", 1)], NO_LEADER)
+    assert places.failure == "orders-1 could not be read to the end: no leader has answered; the others were"
+
+
+async def test_several_partitions_without_a_leader_have_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """'It has no leader' after two names would leave open which one is meant."""
+    monkeypatch.setattr(consume_places, "GIVE_UP_S", -1)
+    places = places_of(0, 1)
+    places._unknown.update(dict.fromkeys([TopicPartition("orders", 0), TopicPartition("orders", 1)]))
+    await places._learn()
+    assert places.failure == "orders-0, orders-1 could not be read to the end: no leader has answered"
 
 
 @pytest.mark.parametrize("others", ["none", "left", "unknown"])
@@ -225,8 +234,8 @@ def test_other_partitions_are_only_read_if_there_are_some(others: str) -> None:
     places = places_of(0) if others == "none" else places_of(0, 1)
     places.left.update({second: None} if others == "left" else {})
     places._unknown.update({second: None} if others == "unknown" else {})
-    places._give_up([first], "it has no reachable leader")
-    assert places.failure == "orders-0 could not be read to the end: it has no reachable leader"
+    places._give_up([first], NO_LEADER)
+    assert places.failure == "orders-0 could not be read to the end: no leader has answered"
 
 
 @pytest.mark.processes
