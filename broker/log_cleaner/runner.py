@@ -245,7 +245,7 @@ class LogCleaner:
         self.metrics.on_assessed(logs)
         may_clean = [each for each in logs if self._may_clean(each.key)]
         found = choose(each for each in may_clean if each.key not in self._without_room)
-        if found is None or self._looked_at >= self._retry_without_room_at:
+        if self._without_room and (found is None or self._looked_at >= self._retry_without_room_at):
             found = self._next_without_room(may_clean) or found
         return found
 
