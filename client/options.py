@@ -467,7 +467,7 @@ class ConsumerOptions(ClientOptions):
     fetch_max_wait_ms: int = option(
         500,
         _TIME,
-        "How long a broker holds a fetch while it has no records for it; at most half of `request_timeout_ms`.",
+        "How long a broker holds a fetch while it has no records for it; always less than `request_timeout_ms`.",
         "ms",
     )
     fetch_min_bytes: int = option(

@@ -61,7 +61,8 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self._isolation = int(options.isolation_level == "read_committed")
         self._rack = options.client_rack or ""
-        self._max_wait_ms = min(options.fetch_max_wait_ms, options.request_timeout_ms // 2)
+        timeout_ms = options.request_timeout_ms
+        self._max_wait_ms = min(options.fetch_max_wait_ms, max(timeout_ms - FETCH_GRACE_MS, timeout_ms // 2))
         """How long a broker may hold a fetch back: it answers before the request times out."""
         self._brokers: dict[int, BrokerFetches] = {}
         self._session_of: dict[TopicIdPartition, BrokerFetches] = {}

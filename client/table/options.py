@@ -58,7 +58,7 @@ class TableOptions(ClientOptions):
     fetch_max_wait_ms: int = option(
         500,
         Duration(),
-        "How long a broker holds a fetch while it has no records for it; at most half of `request_timeout_ms`.",
+        "How long a broker holds a fetch while it has no records for it; always less than `request_timeout_ms`.",
         "ms",
     )
     max_partition_fetch_bytes: int = option(
