@@ -40,6 +40,7 @@ from strandline.pipeline.jobs.audit_result import (
 from strandline.pipeline.jobs.lake import MANIFESTS, DataFile, LakeDamaged, join
 from strandline.pipeline.jobs.lake_folder import DELTA_LOG, Folder, is_delta, local_path
 from strandline.pipeline.jobs.results import bad_first, counted
+from strandline.pipeline.jobs.spark_paths import literal_path
 from strandline.pipeline.options import isolation_level_of, with_committed, with_isolation_level
 from strandline.protocol.errors import UsageError
 
@@ -235,7 +236,7 @@ class Job:
         if view is not None and view.rows is not None:
             rows = rows.unionByName(frames.lake_rows(view.rows))
         elif view is not None and view.files:
-            parquet = self.spark.read.parquet(*(str(view.root / file.path) for file in view.files))
+            parquet = self.spark.read.parquet(*(literal_path(str(view.root / file.path)) for file in view.files))
             rows = rows.unionByName(frames.lake_rows(parquet))
         tps = {*bounds, *ledger_ends, *(view.ends if view else ())}
         compacted = self.compacted(self.topics)

@@ -28,6 +28,7 @@ from pyspark.sql import functions as f
 
 from strandline.pipeline.jobs.audit_ledger import COLUMNS
 from strandline.pipeline.jobs.audit_result import BAD, EXAMPLES, NOTES, SOURCES
+from strandline.pipeline.jobs.spark_paths import literal_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,8 +59,8 @@ def _record_rows(source: str, records: DataFrame, crc: Column) -> DataFrame:
 def ledger_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """The lines of the ledger files. A line that cannot be parsed has its text in the column `TORN`."""
     reader = spark.read.schema(f"{COLUMNS}, {TORN} string").option("columnNameOfCorruptRecord", TORN)
-    parquet = [path for path in paths if path.endswith(".parquet")]
-    lines = [path for path in paths if path not in parquet]
+    parquet = [literal_path(path) for path in paths if path.endswith(".parquet")]
+    lines = [literal_path(path) for path in paths if not path.endswith(".parquet")]
     frames = [reader.json(lines)] if lines else []
     if parquet:
         frames.append(spark.read.schema(COLUMNS).parquet(*parquet).withColumn(TORN, f.lit(None).cast("string")))

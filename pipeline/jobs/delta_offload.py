@@ -29,6 +29,7 @@ from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.jobs.audit_files import offsets_json
 from strandline.pipeline.jobs.delta import delta_errors
 from strandline.pipeline.jobs.lake import CHECKPOINT, MANIFESTS
+from strandline.pipeline.jobs.spark_paths import literal_path
 from strandline.pipeline.option_names import CLIENT_PREFIXES
 from strandline.pipeline.options import read_options
 from strandline.protocol.errors import UsageError
@@ -138,7 +139,7 @@ def has_batches(spark: SparkSession, folder: str) -> bool:
     from pyspark.errors import AnalysisException
 
     try:
-        return not spark.read.text(folder).isEmpty()
+        return not spark.read.text(literal_path(folder)).isEmpty()
     except AnalysisException as e:
         if e.getCondition() == "PATH_NOT_FOUND":
             return False

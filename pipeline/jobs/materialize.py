@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from strandline.pipeline.jobs.materialize_folder import Across, SnapshotFile, SnapshotFolder, Version
 from strandline.pipeline.jobs.materialize_source import SCHEMA, Changes, from_lake, from_log
+from strandline.pipeline.jobs.spark_paths import literal_path
 from strandline.pipeline.offsets import ReadPositions
 from strandline.pipeline.options import read_options, with_committed
 from strandline.protocol.errors import UsageError
@@ -110,7 +111,7 @@ def read_snapshot(spark: SparkSession, path: str | os.PathLike[str], version: in
 def _table(spark: SparkSession, folder: SnapshotFolder, files: tuple[SnapshotFile, ...]) -> DataFrame:
     if not files:
         return spark.createDataFrame([], SCHEMA)
-    return spark.read.schema(SCHEMA).parquet(*folder.paths(files))
+    return spark.read.schema(SCHEMA).parquet(*map(literal_path, folder.paths(files)))
 
 
 # -- one run ----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss, recreated
 from strandline.pipeline.jobs.lake import DataFile
 from strandline.pipeline.jobs.lake_folder import Lake, read_manifest
+from strandline.pipeline.jobs.spark_paths import literal_path
 from strandline.pipeline.jobs.tasks import rows_of
 from strandline.pipeline.offsets import ReadPosition, ReadPositions
 from strandline.pipeline.options import ReadOptions
@@ -120,7 +121,7 @@ def from_lake(
     files, until = files_after(whole, topic, begun, fail_on_data_loss)
     if not files:
         return Changes(spark.createDataFrame([], SCHEMA), until, True)
-    paths = [str(whole.root / file.path) for file in files]
+    paths = [literal_path(str(whole.root / file.path)) for file in files]
     tps = sorted({file.tp for file in files})
     wanted = [(col("partition") == p.partition) & (col("offset") >= begun.get(p, ReadPosition(0)).offset) for p in tps]
     rows = spark.read.schema(SCHEMA).parquet(*paths).select(*COLUMNS).where(reduce(or_, wanted))

@@ -32,6 +32,7 @@ from strandline.pipeline.jobs.replay_pace import Pace, dealt
 from strandline.pipeline.jobs.replay_plan import Checkpoint, Plan, chosen_place
 from strandline.pipeline.jobs.replay_task import RESULT, LakeRange, LogRange, ReplayTask
 from strandline.pipeline.jobs.replay_watch import admin_of, rows_written, watching
+from strandline.pipeline.jobs.spark_paths import literal_path
 from strandline.pipeline.jobs.tasks import rows_of, slots
 from strandline.pipeline.option_names import CLIENT_PREFIXES
 from strandline.pipeline.options import (
@@ -247,7 +248,8 @@ def _first_since(spark: SparkSession, files: Sequence[DataFile], root: Path, tim
     from pyspark.sql.functions import col, lit
     from pyspark.sql.functions import min as min_
 
-    rows = spark.read.schema("partition int, offset bigint, timestamp timestamp").parquet(*(str(root / f.path) for f in files))
+    paths = [literal_path(str(root / file.path)) for file in files]
+    rows = spark.read.schema("partition int, offset bigint, timestamp timestamp").parquet(*paths)
     young = [
         (col("partition") == tp.partition) & (col("timestamp") >= lit(time_ms / 1000).cast("timestamp"))
         for tp, time_ms in times.items()

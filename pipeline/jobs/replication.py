@@ -13,7 +13,6 @@ facts into findings (`replication_partition.py`).
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from strandline.pipeline.jobs.replication_cluster import ClusterTimeline, cluste
 from strandline.pipeline.jobs.replication_facts import CUT, EVENTS, FOREIGN, Fact, read_line
 from strandline.pipeline.jobs.replication_partition import ELECTION, INTERVAL, LAG, STATE, TRUNCATION, Row, rows_of_partition
 from strandline.pipeline.jobs.replication_result import Read, Replication, replication_of
+from strandline.pipeline.jobs.spark_paths import literal_path
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,16 +104,12 @@ def _found(
 ) -> tuple[Replication, Events]:
     files = log_files(paths)
     # The option is unique: otherwise Spark takes this plan for that of an earlier call, and returns the events persisted then.
-    lines = spark.read.option("strandline.call", uuid4().hex).text([_escaped(file) for file in files])
+    names = [file if "://" in file else literal_path(file) for file in files]
+    lines = spark.read.option("strandline.call", uuid4().hex).text(names)
     events = read_events(lines, files=len(files))
     rows_frame, timeline = partition_findings(events)
     found = replication_of(timeline, rows_of_frame(rows_frame), events.read, since_us=since_us, until_us=until_us, topics=topics)
     return found, events
-
-
-def _escaped(path: str) -> str:
-    """The path with its special characters escaped: Spark takes brackets, braces, stars and question marks for a pattern."""
-    return path if "://" in path else re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
 
 
 def log_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:

@@ -117,6 +117,16 @@ def kinds(found: Audit) -> dict[str, int]:
     return {finding.kind: finding.count for finding in found.findings}
 
 
+def test_names_of_folders_are_not_patterns(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
+    """Spark would not find the files, or read those of another folder, too."""
+    (folder := tmp_path / "audited[1]*").mkdir()
+    audited = AuditedTopic(spark, log, folder)
+    audited.send(3)
+    audited.offload()
+    found = audited.audit()
+    assert (found.is_ok, [found.count(source) for source in found.sources]) == (True, [6, 6, 6])
+
+
 def test_records_after_the_end_of_the_lake_are_pending(audited: AuditedTopic) -> None:
     audited.send(5)
     found = audited.audit()

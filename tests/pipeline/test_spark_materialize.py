@@ -162,6 +162,17 @@ def test_runs_may_alternate_between_lake_and_log(table: Table, tmp_path: Path) -
     assert table.rows() == table.model
 
 
+def test_names_of_folders_are_not_patterns(table: Table, tmp_path: Path) -> None:
+    """Spark would not find the files, or read those of another folder, too."""
+    table.root, lake = tmp_path / "snapshot[1]", tmp_path / "lake{1,2}*"
+    table.send(*some(50, 5))
+    assert offload(table.spark, table.log.bootstrap_servers, table.topic, lake).awaitTermination(120)
+    assert table.run(lake=lake).records == 50
+    table.send(*some(30, 6))
+    assert table.run().records == 30
+    assert table.rows() == table.model
+
+
 def test_recreated_topic_is_merged_only_if_the_user_accepts_it(table: Table) -> None:
     """The new records begin at offset 0 again, and still replace those of the previous version. The new topic may have fewer
     partitions."""

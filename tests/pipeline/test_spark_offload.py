@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from strandline.client.consumer.records import TopicPartition
+from strandline.pipeline.jobs.delta_offload import has_batches
 from strandline.pipeline.jobs.lake_folder import read_manifest
 from strandline.pipeline.jobs.lake_writer import file_schema
 from strandline.pipeline.jobs.offload import offload
@@ -122,6 +123,14 @@ def test_pattern_includes_topics_created_later(job: Job, log: ThreadedCluster) -
     job.fill(second, 0, 7)
     job.run(pattern=prefix)
     assert read_manifest(job.root).ends == {TopicPartition(first, 0): 5, TopicPartition(second, 0): 7}
+
+
+def test_checkpoint_is_found_if_its_name_is_like_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    """An offload into a Delta table would take the checkpoint for lost."""
+    (folder := tmp_path / "table[1]" / "offsets").mkdir(parents=True)
+    assert not has_batches(spark, str(folder))
+    (folder / "0").write_text("v1")
+    assert has_batches(spark, str(folder))
 
 
 def test_lost_checkpoint_does_not_fill_the_lake_twice(job: Job, log: ThreadedCluster, tmp_path: Path) -> None:

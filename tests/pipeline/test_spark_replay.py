@@ -133,8 +133,9 @@ def test_recreated_source_is_data_loss(source: Source, monkeypatch: pytest.Monke
 
 
 def test_lake_is_replayed_into_fewer_partitions(source: Source, tmp_path: Path) -> None:
+    """Spark must not take the name of the lake for a pattern."""
     source.fill(60)
-    servers, lake = source.log.bootstrap_servers, tmp_path / "lake"
+    servers, lake = source.log.bootstrap_servers, tmp_path / "lake[1]"
     assert offload(source.spark, servers, source.topic, lake, include_headers=True).awaitTermination(120)
     since = {"startingTimestamp": str(20 * HOUR_MS)}
     assert source.run(lake=lake, options=since, records_per_s=1_000_000).records == 40
