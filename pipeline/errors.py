@@ -8,10 +8,10 @@ from strandline.client.errors import ClientError
 
 class DataLoss(ClientError):
     """Records that a job has yet to read no longer exist: retention deleted them, the log was truncated, or the topic or
-    partition was deleted. With the option `failOnDataLoss=false` the job skips the gap instead."""
+    partition was deleted. With the option `failOnDataLoss=false` the job skips the gap instead, if it can (`may_continue`)."""
 
-    def __init__(self, what: str, *, topic: str, partition: int) -> None:
-        hint = "; to continue without the missing records, set the option failOnDataLoss to false"
+    def __init__(self, what: str, *, topic: str, partition: int, may_continue: bool = True) -> None:
+        hint = "; to continue without the missing records, set the option failOnDataLoss to false" if may_continue else ""
         super().__init__(what + hint, topic=topic, partition=partition)
 
 

@@ -17,9 +17,9 @@ import pyarrow
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from strandline.client import Producer, Receipt, TopicPartition
+from strandline.client import Producer, Receipt, TopicPartition, TopicRecreated
 from strandline.pipeline.earlier_rows import Hash, hash_of_row, last_rows
-from strandline.pipeline.errors import RowsDiffer
+from strandline.pipeline.errors import DataLoss, RowsDiffer
 from strandline.pipeline.jobs.lake_writer import COLUMNS as LAKE_COLUMNS
 from strandline.pipeline.jobs.lake_writer import HEADERS
 from strandline.pipeline.jobs.replay_pace import Pace
@@ -125,7 +125,17 @@ class LogRange:
     reader: TaskReader
 
     def read(self) -> Iterator[pyarrow.RecordBatch]:
-        return self.reader.read(self.range)
+        tp = self.range.tp
+        try:
+            yield from self.reader.read(self.range)
+        except DataLoss as e:
+            if not isinstance(e.__cause__, TopicRecreated):
+                raise
+            text = (
+                f"{tp}: the source was deleted and recreated after the replay had begun, so it has other records now; start "
+                "another replay into another topic"
+            )
+            raise DataLoss(text, topic=tp.topic, partition=tp.partition, may_continue=False) from None
 
 
 @dataclass(frozen=True, slots=True)
