@@ -115,6 +115,6 @@ def _read_url(url: str) -> str:
     try:
         with urlopen(url, timeout=_TIMEOUT_S) as response:
             content: bytes = response.read(_SIZE_MAX)
-    except HTTPException as e:  # Not an OSError: a proxy or server has answered with something else than HTTP.
-        raise OSError(f"the response is malformed or incomplete: {e}") from e
+    except (HTTPException, ValueError) as e:  # No OSErrors: the answer is not HTTP, or redirects to something that is no URL.
+        raise OSError(f"the response is malformed or incomplete, or a URL is not valid: {e}") from e
     return content.decode(errors="replace")

@@ -206,7 +206,15 @@ def test_known_keys_stay_in_use_if_reading_fails():
     assert source.reads == 1 + len(texts)
 
 
-@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\ncut off"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\ncut off",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://login..example.org/\r\n\r\n",
+    ],
+)
 def test_known_keys_stay_in_use_if_the_authority_answers_nonsense(answer):
     """For example behind a proxy that restarts. Python reports these answers by errors that are no OSError; the login that
     read the keys again used to fail for them, although the keys were known."""
