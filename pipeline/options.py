@@ -177,6 +177,11 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     )
 
 
+def fails_on_data_loss(written: Mapping[str, str]) -> bool:
+    """The option failOnDataLoss, for a reader that needs no cluster. Raises UsageError for it, and for an unknown option."""
+    return _Written(written, "source").flag("failOnDataLoss", True)
+
+
 def reads_committed(client: Mapping[str, Any]) -> bool:
     """Whether a consumer with these options leaves out the records of open and aborted transactions."""
     return client.get("isolation_level") == "read_committed"

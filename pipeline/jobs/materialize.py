@@ -31,7 +31,7 @@ from strandline.pipeline.jobs.materialize_folder import Across, SnapshotFile, Sn
 from strandline.pipeline.jobs.materialize_source import SCHEMA, Changes, from_lake, from_log
 from strandline.pipeline.jobs.spark_paths import literal_path
 from strandline.pipeline.offsets import ReadPositions
-from strandline.pipeline.options import read_options, with_committed
+from strandline.pipeline.options import fails_on_data_loss, read_options, with_committed
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,9 +96,10 @@ def _changes(
     since: ReadPositions | None,
     options: Mapping[str, str],
 ) -> Changes:
+    if lake is not None:
+        return from_lake(spark, lake, topic, since, fails_on_data_loss(options))
     wanted = with_committed({"bootstrap.servers": servers, "subscribe": topic, **options})
-    read = read_options(wanted, is_stream=False)
-    return from_log(spark, read, since) if lake is None else from_lake(spark, lake, topic, since, read.fail_on_data_loss)
+    return from_log(spark, read_options(wanted, is_stream=False), since)
 
 
 def read_snapshot(spark: SparkSession, path: str | os.PathLike[str], version: int | None = None) -> DataFrame:

@@ -191,14 +191,14 @@ def test_records_deleted_before_they_were_read_are_data_loss(
 def test_loss_in_a_lake_is_accepted_in_any_spelling(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, str], fails: bool
 ) -> None:
-    """Spark's options have names in any case, and a lake must not need another spelling than a log."""
+    """Spark's options have names in any case, and a lake must not need another spelling than a log. It needs no cluster."""
     asked = []
     monkeypatch.setattr(job, "from_lake", lambda *words: asked.append(words[-1]) or Changes(Mock(), {}, True))
     monkeypatch.setattr(job._Run, "make", lambda *_: None)
-    job.materialize(Mock(), "h:1", "orders", tmp_path, lake="lake", options=options)
+    job.materialize(Mock(), "", "orders", tmp_path, lake="lake", options=options)
     assert asked == [fails]
     with pytest.raises(UsageError, match="failOnDataLoss must be true or false, not 'maybe'"):
-        job.materialize(Mock(), "h:1", "orders", tmp_path, lake="lake", options={"failOnDataLoss": "maybe"})
+        job.materialize(Mock(), "", "orders", tmp_path, lake="lake", options={"failOnDataLoss": "maybe"})
 
 
 @pytest.mark.parametrize("end", [80, 100, 150])
