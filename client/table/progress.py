@@ -14,6 +14,9 @@ TOMBSTONE_SHARE = 0.9
 TOMBSTONES_KEPT_MS_MIN = 5_000
 """With a shorter `delete.retention.ms` snapshots are not used, and a table that runs is checked as if it were this long: the
 checks themselves take time, and the cleaner removes a tombstone only when it cleans the log for the second time."""
+CLOCK_STEP_MS = 500
+"""The wall clock may be set back by this much without an effect: no longer than TOMBSTONE_SHARE leaves of any
+`delete.retention.ms`."""
 LOADINGS_MAX = 3
 """If a partition was loaded this often in a row, and took too long each time to prove that no tombstone is missing, the table
 trusts the last loading. Otherwise it would load a large partition for ever."""
@@ -101,6 +104,11 @@ class Progress:
         is_loading_trusted = kept_ms < TOMBSTONES_KEPT_MS_MIN or self.loadings >= LOADINGS_MAX
         since_ms = max(self.fresh_at_ms, self.live_at_ms) if is_loading_trusted else self.fresh_at_ms
         return not tombstones_are_there(since_ms, now_ms, max(kept_ms, TOMBSTONES_KEPT_MS_MIN))
+
+    def was_confirmed_since(self, asked_at_ms: int, now_ms: int) -> bool:
+        """Whether a check that began after this time has confirmed the partition, or it was loaded since. A time in the future
+        proves neither: the clock was set back."""
+        return asked_at_ms < self.fresh_at_ms <= now_ms + CLOCK_STEP_MS
 
     def confirm(self, asked_at_ms: int) -> None:
         """The table has read up to the log end, for which it asked at this time, and no tombstone is missing."""

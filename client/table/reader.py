@@ -184,10 +184,10 @@ class Reader:
     def _check_fresh(self, partition: int, asked_at_ms: int) -> None:
         """The table has read up to the log end of that time. If it had not done so for too long, it may have missed tombstones,
         so it reads the partition again."""
-        found = self.progress.get(partition)
-        if found is None or found.phase is not Phase.LIVE or found.fresh_at_ms > asked_at_ms:
+        found, now_ms = self.progress.get(partition), self._now_ms()
+        if found is None or found.phase is not Phase.LIVE or found.was_confirmed_since(asked_at_ms, now_ms):
             return
-        if found.may_have_missed_tombstones(self._now_ms(), self.tombstones_kept_ms):
+        if found.may_have_missed_tombstones(now_ms, self.tombstones_kept_ms):
             self._restart(partition, "tombstones may have been removed before the table has read them")
         else:
             found.confirm(asked_at_ms)

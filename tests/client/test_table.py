@@ -467,6 +467,24 @@ async def test_table_that_was_cut_off_for_too_long_reads_again(cluster: Cluster)
         assert len(table) == 100
 
 
+async def test_table_whose_clock_was_set_back_reads_again_once(cluster: Cluster) -> None:
+    """Without a time to compare with, nothing would notice for three days that the table was cut off. A small step is no reason
+    to read the topic again."""
+    await fill(cluster, 0, 300)
+    clock = Clock()
+    async with table_of(cluster, doors=clock.doors) as table:
+        await table.caught_up()
+        clock.now_ms -= 200
+        await table.caught_up()
+        assert table.metrics()["reloads"] == 0
+        clock.now_ms -= 3 * DAY_MS
+        for _ in range(2):
+            await table.caught_up()
+            await until(lambda: table.health()["state"] == "ok")
+        assert table.metrics()["reloads"] == 1
+        assert len(table) == 100
+
+
 @pytest.mark.parametrize("kept_ms", [0, 1000, 4999])
 async def test_table_makes_progress_if_tombstones_are_kept_briefly(cluster: Cluster, kept_ms: int) -> None:
     """Each check that the table was up to date restarted it, so it read the topic twice a second. A table that was really cut off
