@@ -274,12 +274,16 @@ class Segment:
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
         """Rebuild the indexes from the batch headers and save them.
 
-        At a batch that cannot be read the rebuild stops and saves nothing, so that the next process tries again; a read of that
-        batch reports the damage."""
+        At a batch that cannot be read, or does not continue the offsets, the rebuild stops and saves nothing, so that the next
+        process tries again; a read of that batch reports the damage."""
         self.start_indexes()
         self.is_indexed_in_part = False
+        expected = self.base_offset
         try:
             for position, header in self.headers(0):
+                if header.base_offset != expected:
+                    corrupt(unexpected(header.base_offset, expected))
+                expected = header.next_offset
                 self.note(header.last_offset, position, header.size, header.max_timestamp, index_interval_bytes)
         except BrokerError:
             self.is_indexed_in_part = True
@@ -379,10 +383,10 @@ class Segment:
         self.max_timestamp, relative = times.last()
         self.max_timestamp_offset = self.base_offset + relative
         next_offset = self.base_offset
-        expected = -1
+        expected = -1 if position else self.base_offset  # The end of the batch of an index entry was checked as it was loaded.
         for at, header in self.headers(position):
             if expected >= 0 and header.base_offset != expected:
-                corrupt(f"offset {header.base_offset} follows {expected - 1}")
+                corrupt(unexpected(header.base_offset, expected))
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
             self._unindexed = at + header.size - position

@@ -364,6 +364,42 @@ def test_a_damaged_segment_is_not_deleted_for_its_age() -> None:
     assert log.delete_old_segments(now_ms), "a raised log start permits it"
 
 
+def test_indexes_end_before_a_batch_that_belongs_elsewhere() -> None:
+    """A disk wrote a whole batch to the wrong place. Its offset is one of an earlier segment, which no index entry can hold: each
+    attempt to save the indexes failed, so the broker could not replace this log by its leader's."""
+    files = MemoryFiles()
+    log = open_log(files, config=SMALL)
+    held = fill(log, 20)
+    segment = log.segments[1]
+    misplaced = batch(*[b"other".ljust(20, b".")] * 2, timestamp_ms=NOW_MS + 1000)
+    assert len(misplaced) == len(held[0])
+    log.drop_indexes()
+    for suffix in (".index", ".timeindex"):
+        files.remove(segment.path(suffix))
+    segment.file.pwrite(misplaced, len(held[0]))
+    forget_tail(log)
+    first = segment.base_offset
+    assert [bytes(b) for b in log.read(first, 1, 40).buffers] == [held[first // 2]]
+    with pytest.raises(BrokerError) as caught:
+        log.read(first + 2, 1, 40)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert segment.is_indexed_in_part
+    log.drop_indexes()
+
+
+def test_log_does_not_end_by_a_batch_that_belongs_elsewhere() -> None:
+    """The last segment is too short for an index entry. Its only batch was overwritten by that of another log."""
+    files = MemoryFiles()
+    log = open_log(files)
+    held = fill(log, 1)
+    log.close()
+    elsewhere = bytearray(held[0])
+    elsewhere[:8] = (500).to_bytes(8, "big")
+    files.open(SEGMENT, create=False).pwrite(elsewhere, 0)
+    log = open_log(files, clean=True, high_watermark=2)
+    assert (log.log_end_offset, log.possible_data_loss) == (0, True)
+
+
 INDEX_FILES = [f"{DIR}/{0:020d}.index", f"{DIR}/{0:020d}.timeindex"]
 
 
