@@ -53,7 +53,8 @@ class Materialized:
     tombstones: int
     without_key: int
     is_new: bool = True
-    """Whether the run wrote a new version. It writes none if there are no new records."""
+    """Whether the run wrote a new version. It writes none if there are no new records, unless it accepted a loss: then the new
+    version has the position after the loss."""
 
 
 def materialize(

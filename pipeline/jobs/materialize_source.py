@@ -48,6 +48,7 @@ class Changes:
     until: ReadPositions
     """The offset of each partition at which the next run begins, with the leader epoch before it and the topic's id."""
     is_empty: bool
+    """Whether there are no records, and no loss was accepted that the next run would report again."""
 
 
 # -- from the log -----------------------------------------------------------------------------------------------------
@@ -63,7 +64,14 @@ def from_log(spark: SparkSession, options: ReadOptions, since: ReadPositions | N
     pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
     reader = task_reader(options)
     rows = rows_of(spark, [ReadRange(reader, piece) for piece in pieces], SCHEMA)
-    return Changes(rows, latest, not pieces)
+    return Changes(rows, latest, not pieces and not has_moved(since or {}, latest))
+
+
+def has_moved(since: ReadPositions, until: ReadPositions) -> bool:
+    """Whether a run without records still ends elsewhere than it began: a loss was accepted."""
+    begun = {tp: since.get(tp, ReadPosition(0)) for tp in until}
+    other = any(at.offset != until[tp].offset or at.is_of_another_topic(until[tp]) for tp, at in begun.items())
+    return other or not since.keys() <= until.keys()
 
 
 def planned(

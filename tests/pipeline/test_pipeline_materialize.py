@@ -15,8 +15,8 @@ from strandline.pipeline.jobs import materialize as job
 from strandline.pipeline.jobs.lake import DataFile
 from strandline.pipeline.jobs.lake_folder import Lake
 from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFile, SnapshotFolder, Version, decode, encode
-from strandline.pipeline.jobs.materialize_source import Changes, files_after, planned
-from strandline.pipeline.offsets import ReadPosition
+from strandline.pipeline.jobs.materialize_source import Changes, files_after, has_moved, planned
+from strandline.pipeline.offsets import ReadPosition, ReadPositions
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
 
@@ -208,6 +208,24 @@ def test_recreated_topic_is_data_loss(end: int) -> None:
     with pytest.raises(DataLoss, match=r"orders-0 was read up to offset 100, .* recreated since; .* make a new snapshot"):
         planned(since, {ZERO: 4}, latest, True)
     assert planned(since, {ZERO: 4}, latest, False) == [Range("orders", 0, 4, end, topic_id=b"new")]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "moved"),
+    [
+        ({ZERO: ReadPosition(9, 3, b"id")}, {ZERO: ReadPosition(9, 4, b"id")}, False),
+        ({ZERO: ReadPosition(9)}, {ZERO: ReadPosition(9, 4, b"id"), ONE: ReadPosition(0, topic_id=b"id")}, False),
+        ({ZERO: ReadPosition(9, 3, b"old")}, {ZERO: ReadPosition(0, topic_id=b"new")}, True),
+        ({ZERO: ReadPosition(0, topic_id=b"old")}, {ZERO: ReadPosition(0, topic_id=b"new")}, True),
+        ({ZERO: ReadPosition(9)}, {ZERO: ReadPosition(7)}, True),
+        ({ZERO: ReadPosition(9)}, {ZERO: ReadPosition(12)}, True),
+        ({ZERO: ReadPosition(9), ONE: ReadPosition(0)}, {ZERO: ReadPosition(9)}, True),
+    ],
+    ids=["same", "new partition", "recreated", "recreated, both empty", "truncated", "deleted up to the end", "fewer partitions"],
+)
+def test_accepted_loss_moves_a_run_without_records(since: ReadPositions, until: ReadPositions, moved: bool) -> None:
+    """Without a new version, the next run would fail with the loss that the user has accepted."""
+    assert has_moved(since, until) is moved
 
 
 def test_run_on_a_lake_keeps_the_topic_id() -> None:

@@ -188,6 +188,18 @@ def test_recreated_topic_is_merged_only_if_the_user_accepts_it(table: Table) -> 
     assert table.run().records == 1, "the snapshot is of the new topic"
 
 
+def test_accepted_loss_is_reported_once(table: Table) -> None:
+    """The recreated topic may have no records yet. The next run has to continue after the loss, not fail again."""
+    table.send((b"a", b"old", 0, None))
+    table.run()
+    table.recreate(partitions=2)
+    with pytest.raises(DataLoss, match="recreated since"):
+        table.run()
+    accepted = table.run(options={"failOnDataLoss": "false"})
+    assert (accepted.version, accepted.records, accepted.is_new) == (2, 0, True)
+    assert (table.run().is_new, table.rows()) == (False, {b"a": b"old"})
+
+
 def test_second_topic_in_a_snapshot_is_refused(table: Table, spark: SparkSession, log: ThreadedCluster) -> None:
     table.run()
     assert table.rows() == {}, "an empty topic is an empty table"
