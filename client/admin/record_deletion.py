@@ -28,6 +28,9 @@ from strandline.protocol.messages.data import (
 
 END = -1
 """Stands for an offset: delete all records that are committed when the call begins."""
+LEADER_TIMEOUT_MS = 5_000
+"""Longer than the default of `broker.session.timeout.ms`, after which a leader that hangs has lost the leadership. A leader that
+waits for slow replicas is asked again."""
 MARGIN_MS = 500
 """A leader is asked to answer this much earlier than the client stops waiting, so that the answer arrives in time."""
 
@@ -98,7 +101,7 @@ class RecordDeletion:
                     item = DeleteRecordsPartition(self._ids[topic.name], p.partition, offset)
                     by_leader.setdefault(p.leader_id, {})[tp] = item
         left_ms = (self._deadline - asyncio.get_running_loop().time()) * 1000
-        timeout_ms = max(1.0, min(left_ms, self._cluster.options.request_timeout_ms))
+        timeout_ms = max(1.0, min(left_ms, LEADER_TIMEOUT_MS, self._cluster.options.request_timeout_ms))
         for leader_id, answers in (await ask_leaders(by_leader, partial(self._ask, timeout_ms=timeout_ms))).items():
             if isinstance(answers, StrandlineError):
                 self._on_failure(by_leader[leader_id], answers)

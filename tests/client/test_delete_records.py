@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from waiting import until
 
 from strandline.client import Admin, DeletedRecords, Producer, TopicPartition, UnknownTopic, UsageError
+from strandline.client.admin import record_deletion
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.rpc.server import ServerRequest
@@ -117,6 +120,20 @@ async def test_silent_leader_is_a_timeout_of_its_partitions(cluster: ScriptedClu
     assert found[P0] == DeletedRecords(2)
     assert (found[P1].code, found[P1].low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     cluster.brokers[2].resume()
+
+
+async def test_new_leader_is_asked_if_the_old_one_hangs(
+    cluster: ScriptedCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default the request had as much time as the whole call, so that no time was left for the new leader."""
+    monkeypatch.setattr(record_deletion, "LEADER_TIMEOUT_MS", 200)
+    old = cluster.brokers[1]
+    old.hanging = True
+    deleted = asyncio.create_task(admin.delete_records({P0: 2}, timeout_ms=3000))
+    await until(lambda: any(request.api_key == apis.DELETE_RECORDS for request in old.held))
+    cluster.move_leader("orders", 0, 2)
+    assert await deleted == {P0: DeletedRecords(2)}
+    old.answer_late()
 
 
 @pytest.mark.parametrize("fault", ["cut", "stopped"])
