@@ -112,7 +112,8 @@ class ProducerIdentity:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._decide(self._request(self.producer_epoch))
         except TimeoutError:
-            text = "older epochs may still write" + (f": {self.last_error}" if self.last_error else "")
+            error, self.last_error = self.last_error, None
+            text = "older epochs may still write" + (f": {error}" if error else "")
             raise RequestTimeout(text, api="InitProducerId", elapsed_ms=timeout_ms) from None
         if self.refused is not None:
             raise copy_of(self.refused)
@@ -140,6 +141,7 @@ class ProducerIdentity:
             try:
                 answer = await self._send(request)
                 if not answer.error_code:
+                    self.last_error = None
                     return answer
                 if self._on_error(to_code(answer.error_code), answer.error_message):
                     return None
@@ -168,7 +170,7 @@ class ProducerIdentity:
         if name is not None and not (is_named(producer_id) and work_epoch_of(producer_id) == work_epoch):
             return self._refuse(RequestFailed("the broker does not support named producers", api="InitProducerId"))
         self.producer_id, self.producer_epoch = producer_id, answer.producer_epoch
-        self.known, self.last_error = True, None
+        self.known = True
         self._settled.set()
         return self._on_known()
 

@@ -198,6 +198,20 @@ async def test_time_limit_of_written_alone_says_what_is_unsure(cluster: Scripted
             broker.answer_late()
 
 
+async def test_error_that_has_passed_is_no_reason(cluster: ScriptedCluster) -> None:
+    """Otherwise `health` would show it for ever, and the next time limit would name it as its cause."""
+    async with attempt(cluster) as producer:
+        cluster.name_fate = ErrorCode.BROKER_NOT_AVAILABLE
+        with pytest.raises(RequestTimeout, match="older epochs may still write: .*BROKER_NOT_AVAILABLE"):
+            await producer.written([P0], alone=True, timeout_ms=100)
+        assert producer.health()["state"] == "ok", "the program has the error, and records can be sent"
+        asked = asyncio.ensure_future(producer.written([P0], alone=True))
+        await until(lambda: producer.health()["state"] == "degraded")
+        cluster.name_fate = ErrorCode.NONE
+        await asked
+        assert producer.health()["state"] == "ok"
+
+
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
