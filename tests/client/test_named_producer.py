@@ -202,7 +202,7 @@ async def test_error_that_has_passed_is_no_reason(cluster: ScriptedCluster) -> N
     """Otherwise `health` would show it for ever, and the next time limit would name it as its cause."""
     async with attempt(cluster) as producer:
         cluster.name_fate = ErrorCode.BROKER_NOT_AVAILABLE
-        with pytest.raises(RequestTimeout, match="older epochs may still write: .*BROKER_NOT_AVAILABLE"):
+        with pytest.raises(RequestTimeout, match=r"older epochs may still write: .*BROKER_NOT_AVAILABLE"):
             await producer.written([P0], alone=True, timeout_ms=100)
         assert producer.health()["state"] == "ok", "the program has the error, and records can be sent"
         asked = asyncio.ensure_future(producer.written([P0], alone=True))
