@@ -187,6 +187,22 @@ def test_a_broken_file_does_not_keep_others_from_being_used(folder: Path, tmp_pa
     assert contexts(node)["INTERNAL"] is not before["INTERNAL"]
 
 
+def test_a_file_that_changes_while_the_node_starts_is_read_again(folder: Path, tmp_path: Path) -> None:
+    """Otherwise the node would use the old content until the next renewal, by which time a certificate may have expired."""
+    users = tmp_path / "users.toml"
+    users.write_bytes((folder / "users.toml").read_bytes())
+
+    class Renewing(RealFiles):
+        def read(self, path: str) -> bytes:
+            content = super().read(path)
+            if path == str(users):
+                users.write_bytes(content + b"# renewed")
+            return content
+
+    config = BrokerConfig.from_mapping(keys(folder, sasl__scram__users__file=str(users)))
+    assert NodeSecurity(config.security, Renewing(), real_doors()).has_changed_files()
+
+
 def contexts(node: NodeSecurity) -> dict[str, ssl.SSLContext]:
     """The TLS context of each listener."""
     tls = {name: listener.tls for name in LISTENERS if (listener := node.listener(name)) is not None}

@@ -146,6 +146,7 @@ class NodeSecurity:
     # -- listeners ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        self._stamps = self._stamps_now()  # Before the files are read: a change during the read is noticed later.
         for security in self.settings.own:
             if security.protocol != PLAINTEXT:
                 self._listeners[security.name] = self._listener(security)
@@ -154,7 +155,6 @@ class NodeSecurity:
                 self.settings.to_brokers, "sasl.mechanism.inter.broker.protocol"
             )
         self._to_controllers = self._client(self.settings.to_controllers, "sasl.mechanism.controller.protocol")
-        self._stamps = self._stamps_now()
 
     def _listener(self, settings: ListenerSettings) -> ListenerSecurity:
         values = settings.values
