@@ -119,6 +119,19 @@ class GroupCoordinator(Coordinator[GroupShard]):
         if error is not None and result.on_append is None and not result.replies:
             raise error
 
+    def decide_deletion(self, group_id: str, asker: Asker, decide: Callable[[GroupShard], Result]) -> None:
+        """Let the shard of a group decide a request to delete something. Raises a `BrokerError` if there is no such shard; its
+        own error is sent like any reply, when all that the shard knows is committed.
+
+        The shard knows an earlier deletion before it is committed. A client whose first request has timed out takes
+        GROUP_ID_NOT_FOUND for its success, but a later coordinator may not have that deletion."""
+        active = self.shard_of(group_id)
+        try:
+            result = decide(active.shard)
+        except BrokerError as e:
+            result = Result(replies=[(asker, e)])
+        self._apply(active, result)
+
     def end_transaction(self, number: int, marker: WritableTxnMarker, now_ms: int) -> tuple[Partition, int]:
         """Append a transaction marker to a partition of `__consumer_offsets`, and commit the producer's pending offsets there, or
         drop them. Returns the partition, and the high watermark at which the marker is committed. Raises the errors of a

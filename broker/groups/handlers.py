@@ -98,8 +98,7 @@ class GroupHandlers:
         return self._coordinator.context(asker or request, request.client_id or "", host)
 
     def _decide(self, request: ServerRequest, group_id: str, decide: Callable[[GroupShard, RequestContext], Result]) -> None:
-        if not group_id:
-            raise BrokerError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
+        _check_group_id(group_id)
         context = self._context(request)
         self._coordinator.decide(group_id, lambda shard: decide(shard, context))
 
@@ -169,7 +168,9 @@ class GroupHandlers:
     def offset_delete(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, OffsetDeleteRequest)
-        self._decide(request, body.group_id, lambda shard, context: shard.delete_offsets(body, context))
+        _check_group_id(body.group_id)
+        context = self._context(request)
+        self._coordinator.decide_deletion(body.group_id, request, lambda shard: shard.delete_offsets(body, context))
 
     def offset_fetch(self, request: ServerRequest) -> None:
         body = request.body
@@ -241,7 +242,9 @@ class GroupHandlers:
         for index, group_id in enumerate(groups):
             asker = gathered.part(index, partial(_failed_deletion, group_id))
             try:
-                self._coordinator.decide(group_id, partial(GroupShard.delete_group, group_id=group_id, asker=asker))
+                self._coordinator.decide_deletion(
+                    group_id, asker, partial(GroupShard.delete_group, group_id=group_id, asker=asker)
+                )
             except BrokerError as e:
                 send([(asker, e)])
 
@@ -251,6 +254,11 @@ def _members_of(connection: ServerConnection) -> dict[tuple[str, str], None]:
     if not isinstance(connection.tag, dict):
         connection.tag = {}
     return connection.tag
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise BrokerError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
 
 
 def _failed_deletion(group_id: str, error: BrokerError) -> DeletedGroup:
