@@ -64,15 +64,18 @@ def answer_for_each(
     response: Callable[[list[Answer]], Message],
 ) -> None:
     """Answer a request about several groups or transactional ids. The shard of each describes it. The response is sent when all
-    that these shards know now is committed."""
+    that these shards know now is committed, also if it says that there is no such group: its deletion may not be committed."""
     distinct = list(dict.fromkeys(keys))
     gathered = Gathered(request, len(distinct), lambda parts: response(parts))  # type: ignore[arg-type]
     for index, key in enumerate(distinct):
         asker = gathered.part(index, partial(on_error, key))
         try:
             active = coordinator.shard_of(key)
-            answer = describe(active.shard, key)
         except BrokerError as e:
             send([(asker, e)])
-        else:
-            coordinator.when_committed(active, [(asker, answer)])
+            continue
+        try:
+            answer: Answer | BrokerError = describe(active.shard, key)
+        except BrokerError as e:
+            answer = e
+        coordinator.when_committed(active, [(asker, answer)])

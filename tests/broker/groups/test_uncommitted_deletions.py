@@ -15,6 +15,8 @@ from strandline.broker.groups.config import GroupConfig
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     GroupTopicPartitions,
     OffsetCommitPartition,
@@ -81,3 +83,18 @@ def test_unknown_group_is_refused_at_once_if_all_is_committed(world: TxnCommitWo
     world.ask(*deletion)
     replicate(world)
     assert code(world.ask(*deletion)) == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_response_that_there_is_no_group_waits_for_the_deletion_of_the_group(world: TxnCommitWorld) -> None:
+    """The description of a group waits for its last change, too."""
+    for epoch in (0, -1):
+        beat = ConsumerGroupHeartbeatRequest("n", "m", epoch, rebalance_timeout_ms=1000, subscribed_topic_names=["orders"])
+        beat.topic_partitions = [] if epoch == 0 else None
+        world.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat)
+    replicate(world)
+    assert code(world.ask(apis.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest(["n"]))) == ErrorCode.NONE
+    world.ask(apis.DELETE_GROUPS, DeleteGroupsRequest(["n"]))
+    described = world.ask(apis.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest(["n"]))
+    assert not described.is_answered
+    replicate(world)
+    assert code(described) == ErrorCode.GROUP_ID_NOT_FOUND
