@@ -95,12 +95,18 @@ def reader_of(location: str) -> Callable[[], str]:
     """A function that reads a path, a `file:` URL or an `https:` URL (`http:` on loopback only). Raises UsageError for any other
     URL."""
     url = urlsplit(location)
-    is_loopback = url.hostname in ("localhost", "127.0.0.1", "::1")
-    if url.scheme == "https" or (url.scheme == "http" and is_loopback):
+    if _is_trusted(location):
         return lambda: _read_url(location)
     if url.scheme in ("", "file") and not url.netloc:
         return lambda: _read_file(url.path if url.scheme else location)
     raise UsageError(f"{location!r} is not a location of a key set: it must be a path, or a file: or https: URL")
+
+
+def _is_trusted(url: str) -> bool:
+    """Whether nobody on the way can replace what the URL returns."""
+    parts = urlsplit(url)
+    is_loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
 
 
 def _read_file(path: str) -> str:
@@ -110,10 +116,18 @@ def _read_file(path: str) -> str:
 
 def _read_url(url: str) -> str:
     from http.client import HTTPException
-    from urllib.request import urlopen
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class TrustedRedirects(HTTPRedirectHandler):
+        """Python follows a redirect from https to http, too, where anybody on the way could answer with keys of their own."""
+
+        def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+            if not _is_trusted(newurl):
+                raise OSError(f"{url} redirects to {newurl!r}, which is no https: URL")
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
 
     try:
-        with urlopen(url, timeout=_TIMEOUT_S) as response:
+        with build_opener(TrustedRedirects).open(url, timeout=_TIMEOUT_S) as response:
             content: bytes = response.read(_SIZE_MAX)
     except (HTTPException, ValueError) as e:  # No OSErrors: the answer is not HTTP, or redirects to something that is no URL.
         raise OSError(f"the response is malformed or incomplete, or a URL is not valid: {e}") from e

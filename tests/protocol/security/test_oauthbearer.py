@@ -245,6 +245,13 @@ def answer_once(server: socket.socket, answer: bytes) -> None:
         connection.sendall(answer)
 
 
+def test_redirect_to_plain_http_is_not_followed():
+    """Anybody on the way could answer with keys of their own, and log in as any user."""
+    answer = b"HTTP/1.1 302 Found\r\nLocation: http://login.example.org/keys\r\n\r\n"
+    with served_once(answer) as url, pytest.raises(OSError, match=r"redirects to 'http://login\.example\.org/keys'"):
+        reader_of(url)()
+
+
 def test_key_set_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "keys.json").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="key set"):
