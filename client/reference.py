@@ -97,7 +97,7 @@ _TO_DO: Mapping[str, str] = {
     "ClusterAuthorizationFailed": "Have the right on the cluster granted.",
     "DeliveryNotAuthorized": "Have WRITE on the topic granted. Then send the record again; the producer goes on with other topics.",
     "GroupMembershipNotAuthorized": "Have READ on the group granted. Then start another consumer.",
-    "RequestTimeout": "Call again, or with a longer `timeout_ms`. A change that was sent may have been made: look before repeating it.",
+    "RequestTimeout": "Call again, or with a longer `timeout_ms`. A change that was sent may have been made, or may still be made: look before repeating it.",
     "DeliveryFailed": "Look at `e.code` and the message, correct the cause, and send the record again. If `e.is_invalid_record` is "
     "False, send it again as it is. The producer continues with other records.",
     "DeliveryTimeout": "Find out whether the record is in the log before you send it again, or it may be there twice; a named producer "

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.errors import (
     ClientClosed,
@@ -97,7 +99,7 @@ class AdminRequests:
             timeout_ms = max(1.0, min((deadline - self._loop_time()) * 1000, self.options.request_timeout_ms))
             attempts += 1
             try:
-                answer = await ask(api_key, body, timeout_ms)
+                answer = await ask(api_key, _limited(body, timeout_ms), timeout_ms)
                 assert isinstance(answer, kind)
                 pause_s = max(delay_s, getattr(answer, "throttle_time_ms", 0) / 1000)
                 if check is not None:
@@ -123,6 +125,12 @@ class AdminRequests:
             return error
         text = f"each attempt failed, the last one with: {error}"
         return RequestTimeout(text, api=apis.api_name(api_key), attempts=attempts, elapsed_ms=elapsed_ms)
+
+
+def _limited(body: Message, timeout_ms: float) -> Message:
+    """The request with the time limit of this attempt, if it has a field for one (as in Kafka). With that of the whole call, a
+    broker that has no controller would keep a repeated request after the call has failed, and make the change then."""
+    return msgspec.structs.replace(body, timeout_ms=max(1, round(timeout_ms))) if hasattr(body, "timeout_ms") else body
 
 
 def check_code(error_code: int, message: str | None, api: str, topic: str | None = None) -> None:

@@ -314,6 +314,26 @@ async def test_repeated_request_for_partitions_does_not_hide_a_refusal(
             await admin.create_partitions("orders", count, validate_only=validate_only)
 
 
+async def test_repeated_request_gives_the_broker_only_the_time_that_is_left() -> None:
+    """A broker without a controller keeps a request for the time that it names, and would make the change after the call has
+    failed."""
+    cluster = ScriptedCluster(1)
+    named: list[int] = []
+
+    def hang_up_late(request: ServerRequest) -> None:
+        assert isinstance(request.body, CreatePartitionsRequest)
+        named.append(request.body.timeout_ms)
+        asyncio.get_running_loop().call_later(0.3, request.connection.close)
+
+    cluster.more_handlers = lambda broker: {apis.CREATE_PARTITIONS: hang_up_late}
+    async with cluster, Admin(bootstrap_servers=cluster.bootstrap, request_timeout_ms=800) as admin:
+        with pytest.raises(RequestTimeout):
+            await admin.create_partitions("orders", 3, timeout_ms=1000)
+    first, second, *_ = named
+    assert first == 800, "the client waits no longer for one response"
+    assert second <= 700, "the first attempt has taken 300 of the 1000 ms"
+
+
 async def test_repeated_check_of_a_new_topic_finds_the_one_that_exists() -> None:
     """A request that only checks has not created the topic."""
     cluster = ScriptedCluster(1)
