@@ -66,7 +66,7 @@ class Workload:
         """Running consumer -> (topic, partition) -> the offset after the last record that it has read."""
         self.deleted_below: dict[tuple[str, int], int] = {}
         """(topic, partition) -> the highest low watermark in an answer to a DeleteRecords request."""
-        self.reassigner = Reassigner(self.world, options, budget)
+        self.reassigner = Reassigner(self.world, options, budget, invariants.ghosts.metadata.targets)
         self.log_mover = LogMover(self.world, options, self.problems)
         self.warden = Warden(cluster, options, self.world.stream("changes of security"), self.restart)
         self.intruder = Intruder(cluster, options, self.problems, self.world.stream("attacks"))

@@ -333,6 +333,9 @@ class MetadataGhost:
     """(voter, epoch) -> the candidate that got its vote."""
     voters: tuple[int, ...] = ()
     feature_level: int = 0
+    targets: list[tuple[tuple[str, int], tuple[int, ...] | None]] = field(default_factory=list)
+    """(topic, partition) and the target of each reassignment that a controller has accepted, in the order of the decisions; None
+    for a cancellation."""
     is_given_up: bool = False
     """The disks of a majority of the controllers were lost, and the run permitted it. From then on it is unknown which metadata
     the quorum had committed."""

@@ -481,6 +481,10 @@ class Invariants:
     def on_accepted(self, image: MetadataImage, request: Any, answer: Any) -> None:
         membership.on_accepted(self.ghosts, image, request, answer)
 
+    def on_reassigned(self, request: Any, answer: Any) -> None:
+        """A controller has decided about this request for reassignments."""
+        reassignments.on_decided(self.ghosts, request, answer)
+
     def on_leaders_return(self, image: MetadataImage, node: int, records: Sequence[Any]) -> None:
         balance.check_return(image, node, records)
 

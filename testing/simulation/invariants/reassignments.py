@@ -2,7 +2,8 @@
 
 - **I34** is checked for each committed change of a partition: a reassignment ends with the replicas of its target, all added ones
   in the ISR, or with the original replicas, in their order; and it leaves no added or removed replicas and no throttle behind.
-  That each one ends in time is liveness: the run waits for it when the faults are over (`phases.py`).
+  That each one ends in time, and at the target that was asked for, is liveness: the run waits for it when the faults are over
+  (`phases.py`, `cluster/reassigner.py`).
 - **I35**: the throttle slows down no member of the ISR.
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
@@ -10,7 +11,8 @@ A check raises `Violation`, with the number of its invariant, if the invariant d
 
 from __future__ import annotations
 
-from strandline.testing.simulation.invariants.ghosts import PartitionGhost, Registration, ReplicaGhost
+from strandline.protocol.messages.admin import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
+from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGhost, Registration, ReplicaGhost
 
 
 def check_change(partition: PartitionGhost, before: Registration, after: Registration) -> None:
@@ -46,6 +48,15 @@ def _text_of(known: Registration) -> str:
     more = f", adding {list(known.adding)}, removing {list(known.removing)}" if known.original else ""
     rate = f", {known.throttle_rate} bytes per second" if known.throttle_rate else ""
     return f"replicas {list(known.replicas)} with ISR {list(known.isr)}{more}{rate}"
+
+
+def on_decided(ghosts: Ghosts, request: AlterPartitionReassignmentsRequest, answer: AlterPartitionReassignmentsResponse) -> None:
+    """Note the targets that a controller has accepted. Whether a decision is committed is not known yet."""
+    for topic, results in zip(request.topics, answer.responses, strict=True):
+        for item, result in zip(topic.partitions, results.partitions, strict=True):
+            if not result.error_code:
+                target = None if item.replicas is None else tuple(item.replicas)
+                ghosts.metadata.targets.append(((topic.name, item.partition_index), target))
 
 
 def check_throttled(replica: ReplicaGhost, follower: int, isr: tuple[int, ...]) -> None:

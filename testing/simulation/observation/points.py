@@ -195,6 +195,7 @@ POINTS: dict[str, dict[str, str]] = {
     "controller.leader_balancer": {"move_leaders_back": "leaders return to their preferred replicas (marks)"},
     "controller.handlers": {
         "alter_partition": "an accepted ISR (I13)",
+        "alter_partition_reassignments": "the targets of reassignments, in the order of the decisions (I34)",
         "heartbeat": "a heartbeat of an earlier process (I14)",
     },
     "controller.cluster_control": {

@@ -792,6 +792,7 @@ class Probes:
         self._around(QuorumObserver, "apply_committed", lambda observer: list(observer.waiting), self._observed)
         self._after(QuorumObserver, "install_snapshot", self._installed_snapshot)
         self._after(handlers, "alter_partition", self._accepted)
+        self._after(handlers, "alter_partition_reassignments", self._reassigned)
         self._after(handlers, "heartbeat", self._heard)
         self._after(leader_balancer, "move_leaders_back", self._leaders_return)
 
@@ -817,6 +818,9 @@ class Probes:
 
     def _accepted(self, decision: Any, image: MetadataImage, request: Any) -> None:
         self.invariants.on_accepted(image, request, decision.reply)
+
+    def _reassigned(self, decision: Any, _: MetadataImage, request: Any) -> None:
+        self.invariants.on_reassigned(request, decision.reply)
 
     def _leaders_return(self, decision: Any, image: MetadataImage, _index: Any, broker_id: int) -> None:
         self.invariants.on_leaders_return(image, broker_id, decision.records)

@@ -339,15 +339,14 @@ class Phases:
         return 2 * sum(sizes) / min((rate for rate in rates if rate), default=1 << 30)
 
     def _unfinished(self) -> list[str]:
-        image, targets = self.cluster.image(), self.workload.reassigner.targets
+        image, reassigner = self.cluster.image(), self.workload.reassigner
         complaints = []
         for topic in image.topics_by_id.values():
             for index, p in topic.partitions.items():
-                target = targets.get(TopicPartition(topic.name, index))
                 if p.is_reassigning or p.adding_replicas or p.removing_replicas or p.throttle_rate:
                     how = f"adding {list(p.adding_replicas)}, removing {list(p.removing_replicas)}, ISR {list(p.isr)}"
                     complaints.append(f"{topic.name}-{index} is still being reassigned: replicas {list(p.replicas)}, {how}")
-                elif target is not None and target != p.replicas:
+                elif reassigner.misses_target(TopicPartition(topic.name, index), p.replicas):
                     complaints.append(f"{topic.name}-{index} has the replicas {list(p.replicas)}, and not those of its target")
         for n in self.cluster.broker_ids if self.options.moves_logs else ():
             complaints += self._unfinished_moves(n, image)

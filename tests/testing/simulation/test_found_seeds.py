@@ -16,6 +16,7 @@ FOUND = {
     7079: "a consumer that was not served any more by anybody",
     5085: "a follower without a session below its leader's start",
     72977106: "a refused proposal of which a copy came late",
+    20261129123: "a reassignment of which a copy came after later ones",
 }
 
 
