@@ -79,8 +79,10 @@ class BrokerMetrics:
         """Truncations of records that this replica had considered committed, because a later leader lacks them: see the log."""
         self.restarted_out_of_range = 0
         self.restarted_for_tombstones = 0
+        self.restarted_for_values = 0
         """Logs that were emptied to be copied again from the leader's log start: the leader had deleted the records after the log
-        end, or had removed tombstones that this replica lacked."""
+        end, or had removed tombstones that this replica lacked; or our cleaner had removed values because of newer records, which
+        were cut off."""
         self.elected_with_missing_records = 0
         """Elections of this broker with a log that may have lost records since it was last in sync: see the log."""
         self.metadata_apply = Histogram()

@@ -7,11 +7,16 @@ finished are removed, and every group that was replaced before stays replaced.
 
 What is durable when:
 
+    the records of the map       before the first segment without the records that they supersede takes its place
+    superseded_below             before that, too
     tombstones_removed_below     before the segment without the tombstones takes its place
     first_dirty_offset           after a segment without its tombstones has taken its place, and after the round
 
 So the clean part of a log includes the places of its removed tombstones, even if the round ends early and no other one follows:
 replicas that copy the log wait for that. After a crash between the two writes, this holds again after the next round.
+
+The first two matter if records are lost, by a power cut or an unclean election. A record that is lost must not have superseded
+another one for good, or the key would lose both values: see `LogState.superseded_below`.
 
 A full disk ends a round, and nothing is lost: the next one tries again after the backoff. Any other disk error takes the log
 directory offline. A damaged batch is reported like one that a read meets; a log that cannot be cleaned is left out until it has
@@ -410,12 +415,24 @@ class _Round:
     async def _replace(self, group: SegmentGroup) -> None:
         log, cleaned = self._log, group.cleaned
         assert cleaned is not None
-        if cleaned.removed_tombstones_end > log.tombstones_removed_below:
-            log.tombstones_removed_below = cleaned.removed_tombstones_end
+        if cleaned.superseded_below > max(log.superseded_below, log.recovery_point):
+            await self._flush()
+            self._check_unchanged()
+        tombstones, superseding = log.tombstones_removed_below, log.superseded_below
+        if cleaned.removed_tombstones_end > tombstones or cleaned.superseded_below > superseding:
+            log.tombstones_removed_below = max(tombstones, cleaned.removed_tombstones_end)
+            log.superseded_below = max(superseding, cleaned.superseded_below)
             await self._on_thread(self._cleaner._log_dirs.of(log).cleaner_checkpoint().write)
-            self._check_open()  # Any other reason ends the round after the replacement, which the written bound has announced.
+            self._check_open()  # Any other reason ends the round after the replacement, which the written bounds have announced.
         paths = log.replace_segments(group.old, cleaned, self._plan.truncations)
         self._cleaner._remove_later(log, paths)
+
+    async def _flush(self) -> None:
+        """Make the closed segments durable, which include all records of the map."""
+        log, work = self._log, self._log.flush_work()
+        if work is not None:
+            await self._on_thread(work.run)
+            log.on_flushed(work)
 
     async def _note_clean(self, offset: int) -> None:
         """Record that the log is clean up to `offset`: all groups below it were rewritten, with a map of all dirty keys below

@@ -44,7 +44,7 @@ class PartitionContext:
     save_log_starts: Callable[[], None] = lambda: None
     """Schedules a write of the log starts to the disk."""
     save_cleaner_offsets: Callable[[Log], None] = lambda log: None
-    """Makes `first_dirty_offset` and `tombstones_removed_below` of a log durable now. Raises `DiskError`."""
+    """Makes the cleaner's offsets of a log durable now. Raises `DiskError`."""
 
 
 @dataclass(frozen=True, slots=True)

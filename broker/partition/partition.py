@@ -24,6 +24,10 @@ follower that has copied such a value, but not the tombstone, would keep the val
 which offset the leader's log may lack tombstones (`tombstones_removed_below`). If that lies above the follower's log end, the
 follower needs a fresh copy of the log. While it makes one, the leader goes on removing tombstones, which does no harm below
 `copy_clean_below`: when the copy began, the values that those tombstones delete were gone from the leader's log already.
+
+No last value is missing: the cleaner removes a record when a newer one of its key is committed. After an unclean election a
+follower may have to cut the newer record off, and then lacks the key's last value of the leader's history. So a follower whose
+log ends below the records by which its cleaner has judged (`superseded_below`) drops its log, and copies the leader's.
 """
 
 from __future__ import annotations
@@ -66,7 +70,7 @@ class FetchPosition(NamedTuple):
 
     leader_epoch: int
     fetch_offset: int
-    """The follower's log end, or the first damaged offset if its log has damage."""
+    """The follower's log end; or the first damaged offset if its log has damage, or its log start if it has to start over."""
     last_fetched_epoch: int
     """The newest epoch of its log up to there; -1 if it has none."""
     log_start_offset: int
@@ -196,6 +200,7 @@ class Partition:
         self.log.assign_epoch_start_offset(registration.leader_epoch, start)
         self._leave_role(registration)
         self.role = Role.LEADER
+        self.log.superseded_below = min(self.log.superseded_below, start)  # No replica has what a leader lacks.
         self._log_damage("reads from this offset on and all writes are refused; another replica should lead")
         self._log_missing_records(registration)
         self.leader_state = self._new_leader_state(registration, start)
@@ -371,8 +376,12 @@ class Partition:
     # -- the follower's side ------------------------------------------------------------------------------------------
 
     def fetch_position(self) -> FetchPosition:
-        """Return the position of the next fetch: the log end, or the first damaged offset if the log has damage."""
+        """Return the position of the next fetch: the log end, the first damaged offset if the log has damage, or the log start if
+        the log has to start over."""
         log_ = self.log
+        if self.lacks_last_values:
+            # Not the log end: the leader could let us into the ISR at once, and we must not drop a record from then on.
+            return FetchPosition(self.leader_epoch, log_.log_start_offset, -1, log_.log_start_offset)
         if (damage := log_.corrupt_at) is not None:
             return FetchPosition(self.leader_epoch, damage, log_.epochs.epoch_for_offset(damage - 1), log_.log_start_offset)
         return FetchPosition(self.leader_epoch, log_.log_end_offset, log_.latest_epoch, log_.log_start_offset)
@@ -383,12 +392,11 @@ class Partition:
         return bool(self.consumers) and any(watcher.names_rack for watcher in self.consumers)
 
     def _is_at(self, position: FetchPosition) -> bool:
-        """Whether this replica still follows in the epoch of `position`, and its log still ends (or is damaged) there."""
-        log_ = self.log
+        """Whether this replica still follows in the epoch of `position`, and would still fetch from there."""
         return (
             self.role is Role.FOLLOWER
             and self.leader_epoch == position.leader_epoch
-            and position.fetch_offset == (log_.log_end_offset if log_.corrupt_at is None else log_.corrupt_at)
+            and position.fetch_offset == self.fetch_position().fetch_offset
         )
 
     def append_fetched(self, position: FetchPosition, response: FetchPartitionResponse, records: memoryview) -> bool:
@@ -402,6 +410,9 @@ class Partition:
         if not self._is_at(position):
             return False
         log_ = self.log
+        if self.lacks_last_values:
+            self._drop_log_without_last_values()
+            return False
         if response.tombstones_removed_below > position.fetch_offset:
             self._note_removed_tombstones(response.tombstones_removed_below)
         if log_.corrupt_at is not None:
@@ -477,6 +488,26 @@ class Partition:
             self._restart_at(max(start, self.log.log_start_offset), producers, reason)
             self.context.metrics.restarted_for_tombstones += 1
         self.copy_clean_below = clean_below
+
+    @property
+    def lacks_last_values(self) -> bool:
+        """Whether this log ends, or is damaged, below a record that had superseded older ones (see `LogState.superseded_below`),
+        and has to start over: the leader's history may not have that record, and the leader's log has the last values.
+
+        Never in the ISR or ELR: all records that the cleaner of such a replica has judged by are committed, so it lacks them only
+        if its disk has lost them, and it must not drop what is left."""
+        log_ = self.log
+        if not log_.superseded_below or self.may_be_elected or not self.has_records:
+            return False
+        end = log_.log_end_offset if log_.corrupt_at is None else log_.corrupt_at
+        return end < log_.superseded_below
+
+    def _drop_log_without_last_values(self) -> None:
+        """Start over at our log start. The leader has answered in this epoch, so a copy can begin."""
+        log_ = self.log
+        start = log_.log_start_offset
+        self._restart_with(log_.producers.before(start), start, "its cleaner has removed values for records that it has lost")
+        self.context.metrics.restarted_for_values += 1
 
     def _note_removed_tombstones(self, removed_below: int) -> None:
         """Record durably that the records of this response lack tombstones that the leader has removed. Called before they are
@@ -567,10 +598,13 @@ class Partition:
     def _restart_at(self, offset: int, producers: Iterable[KnownProducer], reason: str) -> None:
         """Remove all records, and start the log at `offset`. Raises KAFKA_STORAGE_ERROR if a member of the ISR would drop records
         behind a damage."""
+        self._restart_with(ProducerStates.from_leader(producers, offset), offset, reason)
+
+    def _restart_with(self, producers: ProducerStates, offset: int, reason: str) -> None:
         if self.log.corrupt_at is not None:
             self._check_may_drop_damage(self.log.corrupt_at)
         logger.info("partition.restarted", **self.fields, offset=offset, reason=reason)
-        self.log.truncate_fully_and_start_at(offset, ProducerStates.from_leader(producers, offset))
+        self.log.truncate_fully_and_start_at(offset, producers)
         self.observer.on_follower_truncated(self)
 
     def truncate_to(self, offset: int, reason: str) -> None:

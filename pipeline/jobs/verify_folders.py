@@ -32,6 +32,7 @@ from strandline.storage.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     REMOVED_TOMBSTONES,
+    SUPERSEDING_RECORDS,
     LeaderEpochCheckpoint,
     MetaProperties,
     OffsetCheckpoint,
@@ -46,7 +47,7 @@ LOCK = ".lock"
 SET_ASIDE = ("-stray", "-delete")
 OUR_FILES = {
     BOOT_ID, CLEAN_SHUTDOWN, HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, META_PROPERTIES, LOCK, FIRST_DIRTY_OFFSETS,
-    REMOVED_TOMBSTONES,
+    REMOVED_TOMBSTONES, SUPERSEDING_RECORDS,
 }  # fmt: skip
 DEPTH = 2
 """How many levels of folders below a given one are searched for data directories."""

@@ -211,7 +211,9 @@ class SegmentGroup:
             last = self.members[-1]
             finished = writer.finish(last.end_offset, files.modified_ms(last.segment.path(LOG_SUFFIX)))
             self.cleaned = finished._replace(
-                removed_tombstones_end=self._removed_tombstones_end, removed_markers=frozenset(self._removed_markers)
+                removed_tombstones_end=self._removed_tombstones_end,
+                superseded_below=rules.map.latest_offset + 1,
+                removed_markers=frozenset(self._removed_markers),
             )
             if len(self.members) == 1 and not writer.has_changes:
                 self.cleaned = None

@@ -42,6 +42,7 @@ from strandline.storage.checkpoints import (
     RECOVERY_POINTS,
     REMOVED_TOMBSTONES,
     STRAY_METADATA,
+    SUPERSEDING_RECORDS,
     CleanShutdown,
     MetaProperties,
     OffsetCheckpoint,
@@ -162,7 +163,8 @@ class LogDir:
         self._log_starts: dict[TopicPartition, int] = {}
         self._first_dirty_offsets: dict[TopicPartition, int] = {}
         self._removed_tombstones: dict[TopicPartition, int] = {}
-        """These five: the offsets in the checkpoints, for logs that are not open yet."""
+        self._superseding_records: dict[TopicPartition, int] = {}
+        """These six: the offsets in the checkpoints, for logs that are not open yet."""
         self._deleted: set[TopicPartition] = set()
         """Deleted logs that a checkpoint on the disk may still contain."""
         self._unfinished_deletions: list[str] = []
@@ -241,6 +243,7 @@ class LogDir:
         self._log_starts = self._read_checkpoint(LOG_STARTS)
         self._first_dirty_offsets = self._read_checkpoint(FIRST_DIRTY_OFFSETS)
         self._read_removed_tombstones()
+        self._superseding_records = self._read_checkpoint(SUPERSEDING_RECORDS)
         for name in self.files.list(self.path):
             self._find(name)
         self._check_boot_id(was_clean=epoch is not None)
@@ -397,6 +400,7 @@ class LogDir:
             high_watermark=self._high_watermarks.pop(key, 0),
             first_dirty_offset=self._first_dirty_offsets.pop(key, 0),
             tombstones_removed_below=self._removed_tombstones.pop(key, 0),
+            superseded_below=self._superseding_records.pop(key, 0),
             clean_shutdown=self.was_clean or create,
             now_ms=now_ms,
             budget=self.budget,
@@ -428,7 +432,7 @@ class LogDir:
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
         stale = key in self._deleted
-        cleaned = self._first_dirty_offsets, self._removed_tombstones
+        cleaned = self._first_dirty_offsets, self._removed_tombstones, self._superseding_records
         for offsets in (self._high_watermarks, self._recovery_points, self._log_starts, *cleaned):
             stale |= offsets.pop(key, None) is not None
         if stale:
@@ -553,7 +557,10 @@ class LogDir:
 
     def cleaner_checkpoint(self) -> CheckpointFiles:
         """The checkpoints of the cleaner, to be written now or on a thread. Nothing is written if no log was ever cleaned."""
-        parts = [self._checkpoint(FIRST_DIRTY_OFFSETS, self._first_dirty_offsets, _first_dirty_to_save)]
+        parts = [
+            self._checkpoint(FIRST_DIRTY_OFFSETS, self._first_dirty_offsets, _first_dirty_to_save),
+            self._checkpoint(SUPERSEDING_RECORDS, self._superseding_records, lambda log: log.superseded_below or None),
+        ]
         if not self._are_tombstones_unknown or self._are_all_open():
             # A damaged checkpoint is kept until all logs are open, so that a start that is cut short does not hide the damage.
             parts.append(

@@ -99,6 +99,7 @@ class Log(LogState):
         high_watermark: int = 0,
         first_dirty_offset: int = 0,
         tombstones_removed_below: int = 0,
+        superseded_below: int = 0,
         clean_shutdown: bool,
         now_ms: int,
         keep_below: int = 0,
@@ -119,6 +120,7 @@ class Log(LogState):
         log.high_watermark = high_watermark
         log.first_dirty_offset = first_dirty_offset
         log.tombstones_removed_below = tombstones_removed_below
+        log.superseded_below = superseded_below
         try:
             recovery.load(log, clean_shutdown=clean_shutdown, keep_below=keep_below, now_ms=now_ms)
         except BaseException:
@@ -536,6 +538,7 @@ class Log(LogState):
         self.log_start_offset, self.high_watermark = other.log_start_offset, other.high_watermark
         self.first_dirty_offset = other.first_dirty_offset
         self.tombstones_removed_below = other.tombstones_removed_below
+        self.superseded_below = other.superseded_below
         self.possible_data_loss = other.possible_data_loss
         self.future_timestamp_ms, self.dirty_since_ms = other.future_timestamp_ms, other.dirty_since_ms
         self.epochs = LeaderEpochCache(other.epochs.entries, self.save_epochs)
@@ -567,7 +570,8 @@ class Log(LogState):
         """Put the rewritten segment in the place of consecutive closed ones. Returns the paths of the renamed old files, which
         the caller unlinks outside the event loop.
 
-        If the rewritten segment lacks tombstones, the caller raises `tombstones_removed_below` and makes it durable first.
+        The caller raises `superseded_below`, and `tombstones_removed_below` if the rewritten segment lacks tombstones, and makes
+        them durable first.
         `truncations`: the log's count when the cleaning began. Raises CleaningAborted if the log was truncated or the segments
         were deleted since then; nothing has changed then, and the caller removes the rewritten files."""
         with self._take_offline_on_error():

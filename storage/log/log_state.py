@@ -55,6 +55,11 @@ class LogState:
         delete horizon had passed lies below this offset; and so does every marker of a transaction. It is durable before the
         tombstone vanishes. A replica whose log ends below it may hold values that such a tombstone has deleted, or records of a
         transaction that such a marker has ended."""
+        self.superseded_below = 0
+        """Every record that the cleaner has removed here because a newer record of its key superseded it was superseded by one
+        below this offset. It is durable before the older record vanishes, and a truncation does not lower it: a log that ends
+        below it has lost newer records, and may lack the last value of a key, which was removed because of them. Only a leader
+        lowers it, because no replica has more than a leader, and a log that starts over."""
         self.corrupt_at: int | None = None
         """The offset of the first batch known to be damaged. Nothing at or above it is served."""
         self.possible_data_loss = False

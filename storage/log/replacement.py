@@ -44,6 +44,8 @@ class CleanedSegment(NamedTuple):
     size: int
     removed_tombstones_end: int = 0
     """The offset after the last tombstone or marker that it lacks because its delete horizon has passed; 0 if there is none."""
+    superseded_below: int = 0
+    """The records that have superseded those that it lacks lie below this offset; see `LogState`."""
     removed_markers: frozenset[int] = frozenset()
     """The offsets of the markers that it lacks. The log no longer has a batch of their transactions."""
 
@@ -56,6 +58,7 @@ def replace_segments(log: LogState, old: Sequence[Segment], cleaned: CleanedSegm
     """Replace segments, as `Log.replace_segments` describes."""
     first = _check_unchanged(log, old, cleaned, truncations)
     log.tombstones_removed_below = max(log.tombstones_removed_below, cleaned.removed_tombstones_end)
+    log.superseded_below = max(log.superseded_below, cleaned.superseded_below)
     files, path, aborted = log.files, old[0].path, joined(old, cleaned.removed_markers)
     if aborted is not None:
         files.write_atomic(path(TRANSACTION_INDEX_SUFFIX), aborted.entries)

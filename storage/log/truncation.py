@@ -101,13 +101,17 @@ def discard(log: LogState, segment: Segment) -> None:
 def truncate_fully_and_start_at(log: LogState, offset: int, producers: ProducerStates) -> None:
     """Remove all records and restart the log at an offset, as `Log.truncate_fully_and_start_at` describes."""
     log.save_named_producers(producers, offset)
-    for segment in log.segments:
+    created_ms = log.segments[-1].created_ms
+    # The newest first: a process that dies half-way leaves the log's beginning, which still shows that the log has to start over.
+    # Its last segments would look like a log whose oldest records were deleted.
+    for segment in reversed(log.segments):
         discard(log, segment)
-    log.segments[:] = [Segment.create(log.files, log.dir, offset, log.segments[-1].created_ms)]
+    log.segments[:] = [Segment.create(log.files, log.dir, offset, created_ms)]
     log.log_start_offset = offset
     log.epochs.clear()
     log.producers = producers
     log.corrupt_at = None
+    log.superseded_below = 0
     _after_cut(log, offset)
     log.lowest_cut = -1
     log.high_watermark = log.first_dirty_offset = offset

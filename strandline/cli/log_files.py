@@ -118,6 +118,7 @@ _BY_NAME: dict[str, Reader] = {
     "log-start-offset-checkpoint": _offsets,
     "cleaner-offset-checkpoint": _offsets,
     "removed-tombstones-checkpoint": _offsets,
+    "superseding-records-checkpoint": _offsets,
     "leader-epoch-checkpoint": _epochs,
     "partition.metadata": _partition,
 }

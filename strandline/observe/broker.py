@@ -82,7 +82,11 @@ def replication(server: BrokerServer) -> Iterator[Reading]:
     yield Reading(prefix + "failedisrupdates_total", metrics.refused_isr_proposals)
     yield Reading("strandline_became_leader_total", metrics.became_leader)
     yield Reading("strandline_became_follower_total", metrics.became_follower)
-    restarts = {"out_of_range": metrics.restarted_out_of_range, "removed_tombstones": metrics.restarted_for_tombstones}
+    restarts = {
+        "out_of_range": metrics.restarted_out_of_range,
+        "removed_tombstones": metrics.restarted_for_tombstones,
+        "removed_values": metrics.restarted_for_values,
+    }
     for cause, count in restarts.items():
         yield Reading("strandline_log_restarts_total", count, (cause,))
     yield Reading("strandline_metadata_apply_seconds", metrics.metadata_apply)

@@ -295,7 +295,8 @@ METADATA = Section(
             "strandline_log_restarts_total",
             "counter",
             "Logs that were dropped and copied again from the leader's log start: out_of_range (the leader had deleted the "
-            "records after the log end), removed_tombstones (the leader had removed tombstones that the replica lacked).",
+            "records after the log end), removed_tombstones (the leader had removed tombstones that the replica lacked), "
+            "removed_values (the replica's cleaner had removed values because of newer records, which the leader does not have).",
             BROKER,
             ("cause",),
         ),
