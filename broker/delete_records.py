@@ -10,9 +10,10 @@
     cleanup.policy is `compact` alone      POLICY_VIOLATION: the newest value of a key may be old, and must stay
 
 The leader moves its log start at once. Each follower receives it in a fetch response, moves its own, and names it in its next
-fetch. The request waits for the low watermark, which is the smallest log start of the replicas that are alive, so that no later
-leader shows the records again. If the request times out first, the answer is REQUEST_TIMED_OUT, although the leader has deleted
-the records. A follower that is down moves its log start after its return.
+fetch. The request waits for the low watermark, which is the smallest log start of the replicas that are alive, and of the
+eligible leader replicas (KIP-966), alive or not, so that no later leader shows the records again. If the request times out first,
+the answer is REQUEST_TIMED_OUT, although the leader has deleted the records. Any other follower that is down moves its log start
+after its return, before it joins the ISR.
 
 The request also waits until the leader's log start is on its disk (`log_start_saver.py`). The segments below it are removed by
 the next round of retention.

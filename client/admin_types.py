@@ -295,12 +295,12 @@ class PartitionReassignment:
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """The outcome of `delete_records` for one partition. `code` NONE: no replica that is alive has a record below
-    `low_watermark`. REQUEST_TIMED_OUT: the leader may have deleted the records, but not every replica has. Otherwise `message`
-    says why nothing was deleted."""
+    """The outcome of `delete_records` for one partition. `code` NONE: no replica that is alive, or is an eligible leader replica,
+    has a record below `low_watermark`. REQUEST_TIMED_OUT: the leader may have deleted the records, but not every replica has.
+    Otherwise `message` says why nothing was deleted."""
 
     low_watermark: int = -1
-    """The smallest log start of the replicas that are alive; -1 if `code` is not NONE."""
+    """The smallest log start of those replicas; -1 if `code` is not NONE."""
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
 

@@ -283,11 +283,12 @@ class LeaderState:
             self.events.log_start_moved()
 
     def low_watermark(self) -> int:
-        """The smallest log start of the replicas that are alive: no record below it can be read. -1 if one of them has not named
-        its log start in this leader epoch (KIP-107)."""
+        """The smallest log start of the replicas that are alive (KIP-107), and of the eligible leader replicas, alive or not,
+        because one of these may be elected as soon as it returns: no record below it can be read. -1 if one of them has not named
+        its log start in this leader epoch."""
         context, smallest = self.context, self.log.log_start_offset
         for broker_id, replica in self.replicas.items():
-            if context.is_active(broker_id):
+            if context.is_active(broker_id) or broker_id in self.elr:
                 is_known = replica.broker_epoch == context.registered_epoch(broker_id)
                 smallest = min(smallest, replica.log_start_offset if is_known else UNKNOWN_OFFSET)
         return smallest
@@ -359,6 +360,11 @@ class LeaderState:
         """Whether the follower's log reaches the high watermark and the start of this leader epoch (KAFKA-7128)."""
         return replica.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
 
+    def has_deleted(self, replica: Replica) -> bool:
+        """Whether the follower has deleted what this log has deleted. DeleteRecords waits for no replica that is down and not
+        eligible, so such a replica may only become eligible once its log start has moved, which takes a fetch or two."""
+        return replica.log_start_offset >= self.log.log_start_offset
+
     def knows_history_of(self, replica: Replica) -> bool:
         """Whether the follower's last fetch could be compared with the epochs of this log, or the follower has no records. This
         log has no epochs below its log start. So a follower whose log ends there may hold a fork, and starts over
@@ -381,7 +387,8 @@ class LeaderState:
         isr = self.isr
         if self.is_recovering or not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
             return
-        if self.is_in_sync(replica) and self.knows_history_of(replica) and self._is_eligible(replica):
+        is_complete = self.is_in_sync(replica) and self.knows_history_of(replica) and self.has_deleted(replica)
+        if is_complete and self._is_eligible(replica):
             self.propose(isr.expand(replica.broker_id, replica.broker_epoch))
 
     def on_brokers_changed(self, changed: list[int]) -> None:
@@ -510,6 +517,7 @@ class LeaderState:
 
     def _after_isr_change(self) -> None:
         self.events.isr_changed()
+        self.events.low_watermark_moved()  # A replica that has left the ELR is no longer waited for.
         self.maybe_increment_high_watermark()
 
     def set_min_insync_replicas(self, value: int) -> None:

@@ -92,9 +92,10 @@ class PartitionCalls(TopicDescriptions):
         be read, and the offset of the next record does not change. Each partition has a result: see its `code`.
 
         `code` OFFSET_OUT_OF_RANGE: the offset is above the high watermark. POLICY_VIOLATION: the topic is compacted. An offset
-        below the first record changes nothing. The call returns when each replica that is alive has deleted the records. If that
-        takes longer than `timeout_ms` for a partition, `code` is its last error, for example REQUEST_TIMED_OUT, and its records
-        may be deleted all the same. UnknownTopic for a partition that does not exist; RequestTimeout."""
+        below the first record changes nothing. The call returns when each replica that is alive, or that is an eligible leader
+        replica, has deleted the records. If that takes longer than `timeout_ms` for a partition, `code` is its last error, for
+        example REQUEST_TIMED_OUT, and its records may be deleted all the same. UnknownTopic for a partition that does not exist;
+        RequestTimeout."""
         wanted = checked_offsets(before)
         return await RecordDeletion(self._running(), self._describe, wanted, self._deadline(timeout_ms)).run()
 

@@ -398,8 +398,9 @@ class DeleteRecordsPartition(Message):
 class DeleteRecordsRequest(Message):
     """Asks the leaders of partitions to delete their oldest records (KIP-107).
 
-    A leader moves its log start at once, and answers when the log start of each follower that is alive has moved as well. If that
-    takes longer than `timeout_ms`, the answer is REQUEST_TIMED_OUT, although the leader has deleted the records.
+    A leader moves its log start at once, and answers when the log start of each follower that is alive, or is an eligible
+    leader replica, has moved as well. If that takes longer than `timeout_ms`, the answer is REQUEST_TIMED_OUT, although the
+    leader has deleted the records.
     """
 
     partitions: Annotated[list[DeleteRecordsPartition], MANY]
@@ -407,7 +408,7 @@ class DeleteRecordsRequest(Message):
 
 
 class DeleteRecordsPartitionResponse(Message):
-    """`low_watermark`: the smallest log start of the replicas that are alive; no record below it can be read."""
+    """`low_watermark`: the smallest log start of the replicas that are alive or eligible; no record below it can be read."""
 
     topic_id: Uuid
     partition: PartitionIndex

@@ -24,9 +24,10 @@ from replica_world import (
 )
 
 from strandline.broker.delete_records import check_policy
-from strandline.controller.metadata.records import METADATA_TOPIC_ID
+from strandline.controller.metadata.records import METADATA_TOPIC_ID, FeatureLevelRecord, PartitionChangeRecord
 from strandline.protocol.apis import DELETE_RECORDS
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.data import (
     EARLIEST_TIMESTAMP,
     DeleteRecordsPartition,
@@ -248,6 +249,46 @@ def test_request_ends_when_the_slow_replica_is_fenced() -> None:
     assert not request.is_answered
     world.change(fence(3))
     assert result(request) == (E.NONE, 6)
+
+
+def test_eligible_leader_replica_that_is_down_is_waited_for() -> None:
+    """It may be elected as soon as it returns, without a fetch from this leader, and would show the deleted records again."""
+    world = three()
+    world.change(FeatureLevelRecord(METADATA_VERSION, 1))
+    world.change(fence(3), PartitionChangeRecord(*P, isr=(1, 2), eligible_leader_replicas=(3,)))
+    request = trim(world[1], 6)
+    committed(world, 2)
+    assert not request.is_answered
+    world.change(fence(3, fenced=-1))
+    committed(world, 3)
+    assert result(request) == (E.NONE, 6)
+    assert world[3].p.log.log_start_offset == 6
+
+
+def test_replica_that_is_no_longer_eligible_is_not_waited_for() -> None:
+    world = three()
+    world.change(FeatureLevelRecord(METADATA_VERSION, 1))
+    world.change(fence(3), PartitionChangeRecord(*P, isr=(1, 2), eligible_leader_replicas=(3,)))
+    request = trim(world[1], 6)
+    committed(world, 2)
+    assert not request.is_answered
+    world.change(PartitionChangeRecord(*P, eligible_leader_replicas=()))
+    assert result(request) == (E.NONE, 6)
+
+
+def test_returning_replica_joins_the_isr_after_it_has_moved_its_log_start() -> None:
+    """It was not waited for, so it could be elected with the deleted records if it joined with its first fetch."""
+    world = three()
+    world.change(fence(3), PartitionChangeRecord(*P, isr=(1, 2)))
+    request = trim(world[1], 6)
+    committed(world, 2)
+    assert result(request) == (E.NONE, 6)
+    world.change(fence(3, fenced=-1))
+    world.replicate(3, 1)
+    assert not world[1].alter.pending, "the fetch came before the log start did"
+    assert world[3].p.log.log_start_offset == 6
+    world.replicate(3, 1)
+    assert [broker_id for broker_id, _ in world[1].alter.take().isr] == [1, 2, 3]
 
 
 def test_a_restarted_replica_counts_with_its_new_process() -> None:
