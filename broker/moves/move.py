@@ -8,6 +8,10 @@ leader if that directory failed. The states are Kafka's (`ReplicaAlterLogDirsThr
 
 If a move ends in QUEUED or ACCEPTED, the broker assigns the present directory again. While a move waits for the controller, the
 current log grows, and the future replica follows it; it is promoted in a step in which it lacks no record.
+
+At level 0 the metadata has no directories, so nothing is announced: the step that compares the logs also promotes. No state may
+stand for "the controller need not know": the level may be raised before the next step, and then the controller has the present
+directory, and would keep it.
 """
 
 from __future__ import annotations
@@ -63,8 +67,9 @@ class Move:
     state: MoveState = MoveState.NONE
     is_flushed: bool = False
 
-    def next_step(self, current: LogFacts, future: LogFacts, lowest_cut: int | None) -> Step:
-        """The next step. `lowest_cut`: see `LogState.lowest_cut`, since the last step."""
+    def next_step(self, current: LogFacts, future: LogFacts, lowest_cut: int | None, *, needs_acceptance: bool) -> Step:
+        """The next step. `lowest_cut`: see `LogState.lowest_cut`, since the last step. `needs_acceptance`: whether the metadata
+        has directories now, so that the controller has to know of the move."""
         if future.is_damaged or lowest_cut == -1 or future.end < current.start:
             return Step.RESTART
         if lowest_cut is not None and lowest_cut < future.end:
@@ -75,7 +80,9 @@ class Move:
             return Step.WAIT
         if self.state is MoveState.ACCEPTED:
             return Step.PROMOTE
-        return Step.ANNOUNCE if self.is_flushed else Step.FLUSH
+        if not self.is_flushed:
+            return Step.FLUSH
+        return Step.ANNOUNCE if needs_acceptance else Step.PROMOTE
 
     @property
     def is_announced(self) -> bool:
@@ -85,9 +92,9 @@ class Move:
     def on_flushed(self) -> None:
         self.is_flushed = True
 
-    def announce(self, *, is_needed: bool) -> None:
-        """Called when the assignment is sent. `is_needed`: false if the metadata has no directories (level 0)."""
-        self.state = MoveState.QUEUED if is_needed else MoveState.ACCEPTED
+    def announce(self) -> None:
+        """Called when the assignment is sent."""
+        self.state = MoveState.QUEUED
 
     def on_accepted(self, directory_id: bytes) -> None:
         """Called when the controller has assigned the replica to this directory. Ignored if that is not the move's directory."""

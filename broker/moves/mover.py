@@ -275,7 +275,7 @@ class LogMover:
         """Take the next step of this move, and return it. A disk error ends the moves of its directory; another error delays this
         move."""
         current, future = copy.partition.log, copy.log
-        step = copy.move.next_step(_facts(current), _facts(future), current.lowest_cut)
+        step = self._next_step(copy)
         try:
             if step is Step.RESTART:
                 self._restart(copy)
@@ -285,7 +285,7 @@ class LogMover:
             elif step is Step.COPY:
                 if may_copy and not self._is_held():
                     self._copy_slice(copy)
-                    step = copy.move.next_step(_facts(current), _facts(future), current.lowest_cut)
+                    step = self._next_step(copy)
                     if step is Step.PROMOTE:
                         self._promote(copy)
             elif step is Step.FLUSH:
@@ -299,6 +299,10 @@ class LogMover:
         except BrokerError as e:
             self._delay(copy, e)
         return step
+
+    def _next_step(self, copy: _Copy) -> Step:
+        current, has_directories = copy.partition.log, bool(self._directory.image.feature_level)
+        return copy.move.next_step(_facts(current), _facts(copy.log), current.lowest_cut, needs_acceptance=has_directories)
 
     def _delay(self, copy: _Copy, error: BrokerError) -> None:
         copy.retry_at = self._now() + RETRY_MS / 1000
@@ -363,11 +367,10 @@ class LogMover:
         self._disk_work.run(work.run, done)
 
     def _announce(self, copy: _Copy) -> None:
-        key, is_needed = copy.move.key, bool(self._directory.image.feature_level)
-        copy.move.announce(is_needed=is_needed)
-        if is_needed:
-            self._directory.announced[key] = copy.move.directory_id
-            self.assign({key: copy.move.directory_id})
+        key, directory_id = copy.move.key, copy.move.directory_id
+        copy.move.announce()
+        self._directory.announced[key] = directory_id
+        self.assign({key: directory_id})
 
     # -- the end of a move --------------------------------------------------------------------------------------------
 

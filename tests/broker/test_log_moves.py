@@ -9,6 +9,7 @@ from handled_request import HandledRequest
 from replica_world import NOW_MS, TOPIC, Node, P, ReplicaWorld, code, log_values, register
 
 from strandline.broker.moves.mover import FOLLOW_MS, RETRY_MS
+from strandline.broker.process.directory_assignment import wrong_assignments
 from strandline.broker.replica_manager import ReplicaConfig
 from strandline.controller.metadata.records import FeatureLevelRecord, PartitionChangeRecord, RemoveTopicRecord
 from strandline.protocol.apis import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
@@ -223,6 +224,29 @@ def test_level_0_needs_no_acceptance() -> None:
     world, node, controller = world_of(level=0)
     begin(world, node)
     assert (node.p.log.dir, controller.asked) == ("/d2/orders-0", [])
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_the_level_is_raised_during_a_move(turns: int) -> None:
+    """The broker reports the directories of all its replicas then, also that of a log which is about to be replaced. After that
+    the copy may take its place only when the controller has accepted the new directory."""
+    world, node, controller = world_of(level=0)
+    node.produce("a", acks=1)
+    first, second = (log_dir.directory_id for log_dir in node.log_dirs.dirs)
+    assert move(node, "/d2") == ErrorCode.NONE
+    world.loop.advance(turns * TURN_S)
+    before = world.image
+    world.change(FeatureLevelRecord(METADATA_VERSION, 1))
+    reported = wrong_assignments(before.delta_to(world.image), node.manager.directory, node.log_dirs)
+    was_moved = node.p.log.dir == "/d2/orders-0"
+    assert reported == {P: second if was_moved else first}
+    world.loop.advance(10 * TURN_S)
+    assert controller.asked == ([] if was_moved else [{P: second}])
+    assert node.p.log.dir == ("/d2/orders-0" if was_moved else "/d1/orders-0")
+    if not was_moved:
+        controller.answer()
+        world.loop.advance(TURN_S)
+        assert node.p.log.dir == "/d2/orders-0"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ def test_the_copy_follows_the_log_in_every_state(
     state: MoveState, current: LogFacts, future: LogFacts, lowest_cut: int | None, expected: Step
 ) -> None:
     """The copy also continues after the controller has accepted the move: it is promoted only when it has all records."""
-    assert move(state).next_step(current, future, lowest_cut) is expected
+    for needs_acceptance in (False, True):
+        assert move(state).next_step(current, future, lowest_cut, needs_acceptance=needs_acceptance) is expected
 
 
 @pytest.mark.parametrize(
@@ -48,13 +49,20 @@ def test_the_copy_follows_the_log_in_every_state(
 )
 def test_a_copy_that_has_caught_up_waits_for_the_controller(state: MoveState, is_flushed: bool, expected: Step) -> None:
     facts = LogFacts(0, 10)
-    assert move(state, is_flushed=is_flushed).next_step(facts, facts, None) is expected
+    assert move(state, is_flushed=is_flushed).next_step(facts, facts, None, needs_acceptance=True) is expected
+
+
+@pytest.mark.parametrize(("is_flushed", "expected"), [(False, Step.FLUSH), (True, Step.PROMOTE)])
+def test_metadata_without_directories_needs_no_acceptance(is_flushed: bool, expected: Step) -> None:
+    """The state stays NONE until the promotion, so a level that is raised before it makes the acceptance necessary."""
+    facts, one = LogFacts(0, 10), move(MoveState.NONE, is_flushed=is_flushed)
+    assert one.next_step(facts, facts, None, needs_acceptance=False) is expected
 
 
 def test_the_states_follow_each_other() -> None:
     one = move(MoveState.NONE)
     assert not one.is_announced
-    one.announce(is_needed=True)
+    one.announce()
     assert (one.state, one.is_announced) == (MoveState.QUEUED, True)
     one.on_accepted(HERE)
     assert one.state is MoveState.QUEUED, "an answer to an assignment that was replaced says nothing"
@@ -62,12 +70,6 @@ def test_the_states_follow_each_other() -> None:
     assert (one.state, one.is_announced) == (MoveState.ACCEPTED, True)
     one.on_promoted()
     assert (one.state, one.is_announced) == (MoveState.EFFECTIVE, False)
-
-
-def test_metadata_without_directories_needs_no_acceptance() -> None:
-    one = move(MoveState.NONE)
-    one.announce(is_needed=False)
-    assert one.state is MoveState.ACCEPTED
 
 
 def test_an_answer_before_the_announcement_is_ignored() -> None:

@@ -440,10 +440,8 @@ def _nomination_outside_the_isr() -> list[Patch]:
 
 @mutation("M37", "a log moves to another directory before the controller has accepted that (KIP-858)")
 def _promote_before_acceptance() -> list[Patch]:
-    announce = Move.announce
-
-    def at_once(self: Move, *, is_needed: bool) -> None:
-        announce(self, is_needed=False)
+    def at_once(self: Move) -> None:
+        self.state = MoveState.ACCEPTED
 
     return [(Move, "announce", at_once)]
 
@@ -452,8 +450,8 @@ def _promote_before_acceptance() -> list[Patch]:
 def _promote_before_caught_up() -> list[Patch]:
     next_step = Move.next_step
 
-    def hasty(self: Move, *facts: Any) -> Step:
-        return Step.PROMOTE if self.state is MoveState.ACCEPTED else next_step(self, *facts)
+    def hasty(self: Move, *facts: Any, **needs: Any) -> Step:
+        return Step.PROMOTE if self.state is MoveState.ACCEPTED else next_step(self, *facts, **needs)
 
     return [(Move, "next_step", hasty)]
 

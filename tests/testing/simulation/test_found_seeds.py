@@ -17,6 +17,7 @@ FOUND = {
     5085: "a follower without a session below its leader's start",
     72977106: "a refused proposal of which a copy came late",
     20261129123: "a reassignment of which a copy came after later ones",
+    20261129503: "a log that moved while the level of the metadata was raised",
 }
 
 
