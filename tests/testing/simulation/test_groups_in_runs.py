@@ -44,7 +44,8 @@ def test_members_read_and_commit_everything(protocols: Sequence[str]) -> None:
     report = run_seed(1, options=calm(1, *protocols))
     assert report.verdict == "ok", str(report)
     assert (report.marks["member.assigned"] > 0) == (NEWER in protocols)
-    assert (report.marks["group.classic_rebalanced"] > 0) == (NEWER not in protocols)
+    if len({*protocols}) == 1:  # A classic member that comes first forms a classic group, which the newer member converts.
+        assert (report.marks["group.classic_rebalanced"] > 0) == (NEWER not in protocols)
 
 
 def test_i39_program_skips_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
