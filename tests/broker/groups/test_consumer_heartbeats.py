@@ -729,6 +729,34 @@ def test_removal_that_is_not_appended_is_repeated() -> None:
     )
 
 
+def test_leave_that_is_not_appended_does_not_touch_the_session() -> None:
+    """Kafka cancels the session before the write. If that fails, the member stays until it sends another request."""
+    world = ConsumerWorld(orders=2)
+    world.join("A", "orders")
+    world.pass_time(5)
+    world.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.leave("A") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.append_error = None
+    world.pass_time(3.9)
+    assert "A" in world.group.members
+    world.pass_time(0.1)
+    assert world.group.is_empty
+
+
+def test_leave_that_is_not_appended_does_not_touch_the_grace_of_a_lost_connection() -> None:
+    world = ConsumerWorld(orders=2)
+    world.join("A", "orders", returns_at_once=True)
+    world.consumer.on_connection_lost(GROUP, "A", world.now)
+    world.pass_time(0.5)
+    world.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.leave("A", returns_at_once=True) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.append_error = None
+    world.pass_time(0.4)
+    assert "A" in world.group.members
+    world.pass_time(0.1)
+    assert world.group.is_empty
+
+
 def test_removal_of_a_slow_member_that_is_not_appended_is_repeated() -> None:
     world = ConsumerWorld(orders=2)
     world.join("A", "orders", rebalance_timeout_ms=1000)
