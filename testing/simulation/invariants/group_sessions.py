@@ -7,6 +7,9 @@ product keeps a table of its own. A change of the configuration counts from the 
 - A member is not removed before the end of the session that its last heartbeat began. If it has sent none to this coordinator,
   the session begins when the coordinator has loaded the group, with the length in effect then.
 - It is removed when the last of the sessions that its heartbeats began has ended, if the coordinator is active.
+- A heartbeat with which a member leaves begins no session and ends none. If the tombstones of the member cannot be appended, it
+  is still in the group, and all that is said here holds for it: its session ends as its heartbeat before that began it, or after
+  the short grace if its connection was closed.
 - The time between two targets of a group is at least the shorter one of the assignment intervals in effect at each of them. (The
   first target of a group, that of a group without members, and that of a classic group that is converted do not count.)
 
@@ -21,6 +24,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from strandline.broker.groups.consumer.group import Member
 from strandline.broker.groups.records.types import GroupRecord, TargetAssignmentMemberRecord, TargetAssignmentMetadataRecord
 from strandline.protocol.messages.admin import RESOURCE_GROUP
 from strandline.testing.simulation.invariants.session_ghosts import ENTRIES_MAX, Coordination, Session, Settings
@@ -81,10 +85,9 @@ def on_heartbeat(ghosts: Ghosts, node: int, protocol: Any, groups: Any, request:
         return
     group, key = request.group_id, (request.group_id, request.member_id)
     _check_overdue(node, coordination, groups.get(group), group, now)
-    coordination.cut.pop(key, None)
     if request.member_epoch == LEAVES:
-        coordination.sessions.pop(key, None)
-        return
+        return  # if it is still a member afterwards, the leader has refused the tombstones, and its session goes on
+    coordination.cut.pop(key, None)
     settings = in_effect(ghosts, node, group)
     coordination.in_effect.setdefault(key, deque(maxlen=ENTRIES_MAX)).append((now, settings))
     end = now + settings.session_ms / 1000
@@ -101,8 +104,8 @@ def _check_overdue(node: int, coordination: Coordination, group: Any, name: str,
     """Violation if a member is still in the group although its sessions have ended and the coordinator is active."""
     members = getattr(group, "members", {})
     for key in [key for key in coordination.sessions if key[0] == name]:
-        session = coordination.sessions[key]
-        if key[1] not in members:
+        session, member = coordination.sessions[key], members.get(key[1])
+        if not isinstance(member, Member) or member.is_classic:  # one of the classic protocol chooses its own session
             del coordination.sessions[key]
         elif now > session.last_end + LATE_S:
             if session.overdue_since is not None and now > session.overdue_since + TWICE_S:
