@@ -130,7 +130,8 @@ class Reassigner:
     # -- drains -------------------------------------------------------------------------------------------------------
 
     async def _drain(self, admin: Any, draw: Random) -> None:
-        """Do what `strandline broker drain` does: the broker gets no new replicas, and its replicas move, its leaders first."""
+        """Do what `strandline broker drain` does: the broker gets no new replicas, and its replicas move, its leaders first.
+        Unlike there, it gets no new ones even if its replicas cannot move. At the end of the run `Phases` undoes all drains."""
         broker = draw.randint(1, self.options.brokers)
         await admin.alter_configs("broker", broker, {"broker.draining": True}, timeout_ms=PATIENCE_MS)
         cluster = await admin.describe_cluster(timeout_ms=PATIENCE_MS)

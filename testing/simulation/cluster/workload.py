@@ -175,6 +175,12 @@ class Workload:
             cancel(crash)
         await self._join("p", within_s)
 
+    async def stop_moving(self, within_s: float) -> None:
+        """Reassign, drain, move and cordon no more. A request that was under way when the faults ended has been answered then, so
+        whoever undoes it comes later."""
+        await self._join("reassigner", within_s)
+        await self._join("mover", within_s)
+
     async def stop(self, within_s: float) -> None:
         self.going = False
         await self._join("", within_s)

@@ -314,21 +314,28 @@ class Phases:
     # -- replicas that move -------------------------------------------------------------------------------------------
 
     async def _moves_end(self) -> None:
-        """I34: every reassignment and every move between log directories ends, within a time that allows for throttles."""
+        """I34: every reassignment and every move between log directories ends, within a time that allows for throttles, although
+        brokers are still drained. Afterwards they are not, because no topic that a group needs could be created on them."""
         options = self.options
-        if options.moves_logs:
-            client = self.cluster.client("uncordon")
-            await client.run(self._uncordon(client))
-            client.machine.end()
+        await self.workload.stop_moving(self.bound_s)
+        if options.moves_logs:  # no replica can be added to a broker that is cordoned as a whole
+            await self._reset("uncordon", "cordoned.log.dirs")
         if options.moves_logs or options.reassigns or options.drains:
             bound_s = self.bound_s + self._throttled_s()
             await self._within(self._unfinished, "reassignments and moves of logs end", [], bound_s, "I34")
+        if options.drains:
+            await self._reset("undrain", "broker.draining")
 
-    async def _uncordon(self, client: Any) -> None:
-        """Uncordon all log directories, because no replica can be added to a broker that is cordoned as a whole."""
+    async def _reset(self, name: str, key: str) -> None:
+        """Remove this key from the configuration of every broker, by a client of this name."""
+        client = self.cluster.client(name)
+        await client.run(self._without(client, key))
+        client.machine.end()
+
+    async def _without(self, client: Any, key: str) -> None:
         async with client.admin() as admin:
             for broker in self.cluster.broker_ids:
-                await admin.alter_configs("broker", broker, {"cordoned.log.dirs": None})
+                await admin.alter_configs("broker", broker, {key: None})
 
     def _throttled_s(self) -> float:
         """The longest time, in seconds, for which throttles may delay replicas."""
