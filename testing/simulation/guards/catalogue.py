@@ -385,7 +385,7 @@ _room(
     ),
     (
         "G38",
-        "LeaderState.on_follower_fetch",
+        "LeaderState.has_lost_records",
         "fetch_offset < self.log.high_watermark",
         NEVER,
         "a member of the ISR that lost records stays in it",
