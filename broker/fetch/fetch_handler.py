@@ -240,18 +240,11 @@ class Fetch(DelayedOperation):
         if leader_state is None or leader_state.epoch != epoch:
             leader_state = partition.leading_follower(epoch)
         replica = leader_state.replicas.get(session.replica_id) or leader_state.replica(session.replica_id)
-        known = session if session.id else None
-        if leader_state.has_lost_records(session.replica_id, offset):
-            # A follower with damage drops its records when it receives ours, or our log start. Its metadata may be too old to
-            # show that it is in the ISR, so it gets neither before this leader knows that it has left.
-            if arrival:
-                leader_state.on_follower_fetch(replica, offset, cached.log_start_offset, session.replica_epoch, known)
-            reason = f"broker {session.replica_id} may be elected and lacks committed records from {offset} on"
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         diverging = None
         if cached.last_fetched_epoch != epoch or not log_.log_start_offset <= offset <= log_.log_end_offset:
             diverging = partition.divergence(offset, cached.last_fetched_epoch)
         if arrival and diverging is None:
+            known = session if session.id else None
             leader_state.on_follower_fetch(replica, offset, cached.log_start_offset, session.replica_epoch, known)
         # A follower outside the ISR is visited with each fetch: this one may let it join.
         look_again = session.replica_id not in leader_state.isr.isr

@@ -306,7 +306,6 @@ class LeaderState:
         self, replica: Replica, fetch_offset: int, log_start_offset: int, broker_epoch: int, session: FetchTimes | None
     ) -> None:
         """Record a fetch in this leader epoch from a position that agrees with our log: the follower has all records before it.
-        Or from one that shows a loss (`has_lost_records`), which is below the high watermark and lets no replica join.
 
         Raises NOT_LEADER_OR_FOLLOWER if the fetch comes from a process that has registered again since (KIP-903)."""
         context = self.context
@@ -317,7 +316,7 @@ class LeaderState:
         is_start_news = log_start_offset != replica.log_start_offset or broker_epoch != replica.broker_epoch
         moved = replica.on_fetch(fetch_offset, log_start_offset, end, broker_epoch, context.now())
         replica.session = session
-        if self.has_lost_records(replica.broker_id, fetch_offset):
+        if fetch_offset < self.log.high_watermark and (replica.broker_id in self.isr.maximal or replica.broker_id in self.elr):
             self._on_member_lost_records(replica)
         elif replica.broker_id not in self.isr.maximal:
             self.maybe_expand_isr(replica)
@@ -325,11 +324,6 @@ class LeaderState:
             self.maybe_increment_high_watermark()
         if is_start_news:
             self.events.low_watermark_moved()
-
-    def has_lost_records(self, broker_id: int, fetch_offset: int) -> bool:
-        """Whether a follower that fetches from this offset lacks committed records although it may be elected: it is in the ISR
-        or ELR, or it was proposed for the ISR, and the controller may have accepted that already."""
-        return fetch_offset < self.log.high_watermark and (broker_id in self.isr.maximal or broker_id in self.elr)
 
     def forget_session(self, broker_id: int, session: FetchTimes) -> None:
         """Called when a fetch session of the follower ends: its fetches no longer count as progress."""

@@ -17,8 +17,7 @@ Damage (for example a bit that flipped on the disk): the log serves nothing from
 its broker asks to be fenced for a moment if another member of the ISR can lead. A damaged follower fetches from `corrupt_at`, and
 cuts its own records behind the damage once the leader's records have arrived. It must not do that while it is in the ISR or ELR:
 if it were elected then, it would lack acknowledged records, and no replica would notice. Its fetch from below the high watermark
-makes the leader remove it from the ISR first, and until then the leader sends it nothing. The follower's own metadata is not
-enough: it may not show yet that the follower has just returned to the ISR.
+makes the leader remove it from the ISR first.
 
 No deleted key comes back: a cleaner removes a tombstone some time after it has removed the values that the tombstone deletes. A
 follower that has copied such a value, but not the tombstone, would keep the value for ever. So each fetch response says below

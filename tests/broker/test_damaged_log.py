@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from replica_world import NOW_MS, P, ReplicaWorld, batch, code, commit, log_values, refuse, values, want
+from replica_world import NOW_MS, P, ReplicaWorld, batch, code, commit, log_values, values, want
 from structlog.testing import capture_logs
 
 from strandline.broker.partition.partition import Role
@@ -56,15 +56,6 @@ def restart(world: ReplicaWorld, broker_id: int) -> None:
     world.catch_up(broker_id)
 
 
-def assert_nothing_is_sent(world: ReplicaWorld, follower: int, leader: int) -> None:
-    """The leader answers the follower's fetch with an error, from which the follower's log does not change."""
-    end = world[follower].leo
-    request = world[leader].fetch_from(world[follower])
-    assert code(request) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert not request.records[0]
-    assert world[follower].leo == end
-
-
 def cool_down(world: ReplicaWorld, broker_id: int) -> None:
     """Drop the recent batches from memory, so that reads go to the disk."""
     world[broker_id].p.log.tail.clear()
@@ -100,83 +91,18 @@ def test_a_damaged_isr_member_leaves_the_isr_before_it_truncates(world: ReplicaW
     flip(world[2].files, 7)
     restart(world, 2)
     replica = world[2].p
-    assert_nothing_is_sent(world, 2, 1)
-    proposal = world[1].alter.take()
-    assert [member for member, _ in proposal.isr] == [1, 3]
-    assert_nothing_is_sent(world, 2, 1)
-    commit(proposal)
     with pytest.raises(BrokerError) as caught:
-        world.replicate(2, 1)  # the leader knows that it has left the ISR, but its own metadata does not show it yet
+        world.replicate(2, 1)
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert replica.log.log_end_offset == COUNT
+    proposal = world[1].alter.take()
+    assert [member for member, _ in proposal.isr] == [1, 3]
+    with pytest.raises(BrokerError):
+        world.replicate(2, 1)
+    commit(proposal)
     world.change(PartitionChangeRecord(*P, isr=(1, 3)))
     world.replicate(2, 1)
     assert world[2].files.read(SEGMENT) == world[1].files.read(SEGMENT)
-
-
-def rejoining(world: ReplicaWorld) -> Any:
-    """Broker 2 was out of the ISR and has caught up. Returns the leader's proposal to add it, which is on its way."""
-    world.set_isr(1, 3)
-    world.replicate(2, 1)
-    proposal = world[1].alter.take()
-    assert [member for member, _ in proposal.isr] == [1, 3, 2]
-    return proposal
-
-
-def test_a_replica_that_returns_to_the_isr_keeps_its_records(world: ReplicaWorld) -> None:
-    """It finds damage while the leader's proposal to add it is on its way. The controller accepts the proposal, and the
-    follower's metadata is older. If it truncated now, it could be elected without thirteen acknowledged records (seed
-    20261129895)."""
-    proposal, replica = rejoining(world), world[2].p
-    replica.log.mark_corrupt(7)
-    assert_nothing_is_sent(world, 2, 1)
-    commit(proposal)
-    world.set_isr(1, 3, 2, at=(1, 3))
-    assert_nothing_is_sent(world, 2, 1)
-    removal = world[1].alter.take()
-    assert [member for member, _ in removal.isr] == [1, 3]
-    assert removal.lost == (2,)
-    assert_nothing_is_sent(world, 2, 1)
-    commit(removal)
-    world.set_isr(1, 3, at=(1, 3))
-    assert not replica.may_be_elected
-    world.replicate(2, 1)
-    assert (replica.log.corrupt_at, replica.log.log_end_offset) == (None, COUNT)
-    assert world[2].files.read(SEGMENT) == world[1].files.read(SEGMENT)
-
-
-def test_a_refused_return_to_the_isr_lets_the_damage_be_repaired(world: ReplicaWorld) -> None:
-    proposal, replica = rejoining(world), world[2].p
-    replica.log.mark_corrupt(7)
-    assert_nothing_is_sent(world, 2, 1)
-    refuse(proposal, ErrorCode.INELIGIBLE_REPLICA)
-    world.replicate(2, 1)
-    assert (replica.log.corrupt_at, replica.log.log_end_offset) == (None, COUNT)
-
-
-def test_a_replica_that_returns_to_the_isr_does_not_start_over(world: ReplicaWorld) -> None:
-    """The leader has deleted the damaged records. It does not answer OFFSET_OUT_OF_RANGE yet, because the follower would drop its
-    log then, and with it the records that the leader still has."""
-    proposal, replica = rejoining(world), world[2].p
-    world[1].p.log.increment_log_start_offset(10)
-    replica.log.mark_corrupt(7)
-    assert_nothing_is_sent(world, 2, 1)
-    commit(proposal)
-    assert_nothing_is_sent(world, 2, 1)
-    removal = world[1].alter.take()
-    assert (removal.lost, [member for member, _ in removal.isr]) == ((2,), [1, 3])
-    commit(removal)
-    assert code(world[1].fetch_from(world[2])) == ErrorCode.OFFSET_OUT_OF_RANGE
-
-
-def test_the_leader_withholds_its_records_also_after_a_wait(world: ReplicaWorld) -> None:
-    """A parked fetch that was answered with the error before must not get the records when its wait is over."""
-    rejoining(world)
-    world[2].p.log.mark_corrupt(7)
-    request = world[1].fetch_from(world[2], max_wait_ms=500, min_bytes=1 << 20)
-    world.loop.advance(1)
-    assert code(request) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert not request.records[0]
 
 
 def test_a_damaged_leader_serves_the_records_before_the_damage(world: ReplicaWorld, logged: list[Any]) -> None:
@@ -222,7 +148,8 @@ def test_a_damaged_leader_repairs_itself_when_another_one_leads(world: ReplicaWo
     world.elect(2)
     assert world[1].p.role is Role.FOLLOWER
     world.replicate(3, 2)
-    assert_nothing_is_sent(world, 1, 2)
+    with pytest.raises(BrokerError):
+        world.replicate(1, 2)
     commit(world[2].alter.take())
     world.set_isr(2, 3)
     world[2].produce("after", acks=1)
@@ -306,12 +233,11 @@ def test_an_isr_member_that_truncates_keeps_records_behind_damage(world: Replica
     assert follower.files.read(SEGMENT) == before
     assert not events(logged, "partition.truncated")
     assert follower.p.fetch_position().fetch_offset == COUNT - 1
-    assert_nothing_is_sent(world, 2, 1)
+    with pytest.raises(BrokerError, match="until the replica has left the ISR"):
+        world.replicate(2, 1)
     proposal = world[1].alter.take()
     assert [member for member, _ in proposal.isr] == [1, 3]
     commit(proposal)
-    with pytest.raises(BrokerError, match="until the replica has left the ISR"):
-        world.replicate(2, 1)
     world.change(PartitionChangeRecord(*P, isr=(1, 3)))
     for _ in range(3):
         world.replicate(2, 1)

@@ -436,7 +436,6 @@ def test_new_replica_begins_inside_a_batch() -> None:
     request = trim(world[1], 6)
     committed(world, 2)
     assert result(request)[0] == E.NONE
-    world.set_isr(1, 2)
     log = world[3].p.log
     log.truncate_fully_and_start_at(0)
     answer = world[1].fetch_from(world[3]).answer.partitions[0]
@@ -455,10 +454,9 @@ def test_new_leader_that_began_inside_a_batch_serves_it() -> None:
     world = three()
     trim(world[1], 6)
     committed(world, 2, 3)
-    world.set_isr(1, 2)
     world[3].p.truncate_fully_and_start_at(world[3].p.fetch_position(), 6)
     committed(world, 3)
-    world.elect(3, isr=(3,))
+    world.elect(3)
     assert values(world[3].fetch(want(6))) == [b"4", b"5", b"6", b"7", b"8", b"9"]
     world[2].p.truncate_fully_and_start_at(world[2].p.fetch_position(), 6)
     for _ in range(2):

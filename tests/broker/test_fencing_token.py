@@ -119,9 +119,8 @@ def test_retry_of_a_written_batch_is_a_success_although_the_token_was_raised() -
     retry = leader.produce(mine[1], fencing_token=5)
     assert (code(retry), produced(retry).base_offset) == (OK, 1)
     assert [code(leader.produce(each, fencing_token=5)) for each in mine[2:]] == [FENCED, FENCED]
-    world.set_isr(1)
     world.replicate(2, 1)
-    world.elect(2, isr=(2,))
+    world.elect(2)
     retry = world[2].produce(batch("mine", producer_id=7, producer_epoch=0, sequence=0), acks=1, fencing_token=5)
     assert (code(retry), produced(retry).base_offset) == (OK, 1)
 
@@ -243,14 +242,13 @@ def test_follower_that_starts_after_deleted_records_rejects_the_lower_token() ->
     commit(leader, 6)
     leader.p.leader_state.delete_records(5)  # type: ignore[union-attr]
     leader.produce("c", acks=1, fencing_token=7)
-    world.set_isr(1)
     link = Link(world, 2, 1)
     link.round()
     assert (world[2].leo, world[2].p.log.log_start_offset, token(world[2])) == (5, 5, 6)
     while world[2].leo < leader.leo:
         link.round()
     assert token(world[2]) == 7
-    world.elect(2, isr=(2,))
+    world.elect(2)
     assert code(world[2].produce("old", acks=1, fencing_token=6)) == FENCED
 
 
@@ -261,7 +259,6 @@ async def test_producers_are_asked_after_the_log_start() -> None:
     leader.produce("a", "b", acks=1, fencing_token=5)
     commit(leader)
     leader.p.leader_state.delete_records(3)  # type: ignore[union-attr]
-    world.set_isr(1)
     link = Link(world, 2, 1)
     plan, request = link.ask() or (None, None)
     assert plan is not None

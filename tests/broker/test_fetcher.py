@@ -648,7 +648,6 @@ def test_a_follower_learns_the_producers_of_deleted_rows(has_a_fork: bool) -> No
     log.increment_log_start_offset(3)
     if has_a_fork:
         follower.append_as_leader(memoryview(batch("of", "another", "history", "a", "fork")), 4, NOW_MS)
-    world.set_isr(1)
     link, rounds = Link(world, 2, 1), 0
     while follower.log_end_offset != 4 or follower.log_start_offset != 3:
         link.round()

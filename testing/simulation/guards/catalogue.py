@@ -385,7 +385,7 @@ _room(
     ),
     (
         "G38",
-        "LeaderState.has_lost_records",
+        "LeaderState.on_follower_fetch",
         "fetch_offset < self.log.high_watermark",
         NEVER,
         "a member of the ISR that lost records stays in it",

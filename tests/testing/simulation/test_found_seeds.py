@@ -20,7 +20,6 @@ FOUND = {
     20261129503: "a log that moved while the level of the metadata was raised",
     20261131087: "a leave that was refused in the grace of a lost connection",
     20261131111: "brokers that were still drained when a group needed its topic",
-    20261129895: "a follower that truncated its damaged log while it returned to the ISR",
 }
 
 
