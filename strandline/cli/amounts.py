@@ -1,4 +1,4 @@
-"""Bytes and times as people write and read them: "10MB", "3.2 MB", "4 min"."""
+"""Bytes, times and numbers of things as people write and read them: "10MB", "3.2 MB", "4 min", "2 records"."""
 
 from __future__ import annotations
 
@@ -54,3 +54,8 @@ def parse_duration_ms(text: str, option: str) -> int:
     if not DURATION.fullmatch("-" + text):
         raise UsageError(f"{option} takes a time such as 30s, 5m or 1h30m; not {text!r}")
     return sum(int(count) * UNITS_MS[unit] for count, unit in re.findall(r"(\d+)(ms|s|m|h|d)", text))
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: "1 record", "2 records". `plural`: of a noun that takes more than an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from strandline.cli import cluster
+from strandline.cli.amounts import counted
 from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Settings, new_app, run
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.run import Config, run_node
@@ -74,7 +75,7 @@ async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bo
     }
     parts: list[Table | str] = []
     if moves:
-        parts = [moves_table(moves), summary(moves) + f", {len(led)} leader{'' if len(led) == 1 else 's'} to move first"]
+        parts = [moves_table(moves), summary(moves) + f", {counted(len(led), 'leader')} to move first"]
     if only_plan:
         parts.append(f"broker {broker_id} has no replica" if not moves else "without --plan it begins")
     else:
@@ -91,7 +92,7 @@ def undrain(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Out
     """Cancel the moves of a drain that are not complete, and let the broker get replicas again."""
     cancelled, left = run(_undrain(bootstrap, broker_id))
     document = {"broker_id": broker_id, "draining": False, "cancelled": cancelled, "replicas": left}
-    moves = f"{cancelled} move{'' if cancelled == 1 else 's'} cancelled, {left} replica{'' if left == 1 else 's'} on it"
+    moves = f"{counted(cancelled, 'move')} cancelled, {counted(left, 'replica')} on it"
     text = f"broker {broker_id} may get replicas again: {moves}; `strandline reassign --balance` gives it its share"
     show(View(document, [text]), output)
 

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+from strandline.cli.amounts import counted
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Bootstrap, new_app, quiet_client
 from strandline.cli.doctor_checks import Finding, Level, judge
 from strandline.cli.doctor_look import look
@@ -44,7 +45,7 @@ def _view(findings: list[Finding]) -> View:
         "findings": [{**finding._asdict(), "level": finding.level.value} for finding in findings],
     }
     plain = Table(("level", "check", "text", "advice"), [(f.level.value, f.check, f.text, f.advice) for f in findings])
-    summary = f"{_count(counts[Level.problem], 'problem')}, {_count(counts[Level.warning], 'warning')}"
+    summary = f"{counted(counts[Level.problem], 'problem')}, {counted(counts[Level.warning], 'warning')}"
     lines = list(_lines(findings, terminal_width() or LINE_WIDTH))
     return View(document, [*lines, summary], code=UNHEALTHY if counts[Level.problem] else 0, plain=plain)
 
@@ -58,7 +59,3 @@ def _lines(findings: Iterable[Finding], width: int) -> Iterable[str]:
         if finding.advice:
             first = f"{indent}-> "
             yield textwrap.fill(finding.advice, width, initial_indent=first, subsequent_indent=indent, **WHOLE_WORDS)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

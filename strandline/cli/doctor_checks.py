@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.cli.amounts import show_bytes, time_text
+from strandline.cli.amounts import counted, show_bytes, time_text
 from strandline.cli.doctor_facts import Facts, Port
 from strandline.cli.unclean_elections import lost_text
 
@@ -121,7 +121,7 @@ def _listeners(facts: Facts) -> Iterator[Finding]:
             yield Finding("listeners", Level.warning, f"{name}: other machines would connect to themselves", advice)
     checked = [b for b in facts.cluster.brokers if not b.is_fenced]
     if checked and not bad:
-        text = f"{_count(len(checked), 'advertised address', 'advertised addresses')} can be reached from here"
+        text = f"{counted(len(checked), 'advertised address', 'advertised addresses')} can be reached from here"
         yield Finding("listeners", Level.ok, text)
 
 
@@ -146,7 +146,7 @@ def _kafka(facts: Facts) -> Iterator[Finding]:
         else:
             good += 1
     if good and good == len(ports):
-        text = f"{_count(good, 'address', 'addresses')} for Kafka's clients can be reached from here"
+        text = f"{counted(good, 'address', 'addresses')} for Kafka's clients can be reached from here"
         yield Finding("kafka", Level.ok, text)
 
 
@@ -185,7 +185,7 @@ def _controllers(facts: Facts) -> Iterator[Finding]:
         text = f"{_named('controller', hidden)} cannot be reached from here; only brokers have to reach {them}"
         yield Finding("controllers", Level.note, text)
     if not silent:
-        text = f"{_count(len(quorum.voters), 'controller')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
+        text = f"{counted(len(quorum.voters), 'controller')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
         yield Finding("controllers", Level.ok, text)
 
 
@@ -207,7 +207,7 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
         text = f"the clock of broker {broker_id} is at least {abs(clock.skew_s):.0f} s {direction} this machine's"
         yield Finding("clocks", Level.warning, text, "synchronise the clocks (NTP): timestamps and retention by time use them")
     if clocks and not skewed:
-        yield Finding("clocks", Level.ok, f"{_count(len(clocks), 'clock')} within {SKEW_S_MAX:g} s of this machine's")
+        yield Finding("clocks", Level.ok, f"{counted(len(clocks), 'clock')} within {SKEW_S_MAX:g} s of this machine's")
     for broker_id in facts.broker_configs:
         if broker_id not in clocks:
             text = f"the clock and the disks of broker {broker_id} are not known: {_why_no_page(facts, broker_id)}"
@@ -248,12 +248,14 @@ def _disks(facts: Facts) -> Iterator[Finding]:
         yield Finding("disks", Level.note, lagging)
     if known and not offline:
         free = min((free for page in facts.pages.values() for free in page.free_bytes.values()), default=0)
-        yield Finding("disks", Level.ok, f"{_count(known, 'log directory', 'log directories')}, at least {show_bytes(free)} free")
+        yield Finding(
+            "disks", Level.ok, f"{counted(known, 'log directory', 'log directories')}, at least {show_bytes(free)} free"
+        )
 
 
 def _lagging(facts: Facts) -> str:
     moves = sum(len(one.future_replicas) for dirs in facts.log_dirs.values() for one in dirs or ())
-    return f"{_count(moves, 'replica')} moving between log directories" if moves else ""
+    return f"{counted(moves, 'replica')} moving between log directories" if moves else ""
 
 
 def _nodes(facts: Facts) -> Iterator[Finding]:
@@ -318,7 +320,7 @@ def _replication(facts: Facts) -> Iterator[Finding]:
         yield Finding("replication", Level.note, "there are no partitions that this user may describe")
     elif verdict.healthy:
         yield Finding(
-            "replication", Level.ok, f"{_count(verdict.facts['partitions'], 'partition')}, each with every replica in sync"
+            "replication", Level.ok, f"{counted(verdict.facts['partitions'], 'partition')}, each with every replica in sync"
         )
 
 
@@ -345,7 +347,7 @@ def _traps(facts: Facts) -> Iterator[Finding]:
     findings = [*_replica_traps(facts, own), *_value_traps(facts, topics), *_broker_traps(facts)]
     yield from findings
     if not findings:
-        yield Finding("configuration", Level.ok, f"no known trap in {_count(len(topics), 'topic')}")
+        yield Finding("configuration", Level.ok, f"no known trap in {counted(len(topics), 'topic')}")
 
 
 def _replica_traps(facts: Facts, topics: list[TopicDescription]) -> Iterator[Finding]:
@@ -429,10 +431,6 @@ CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
 
 
 # -- words ------------------------------------------------------------------------------------------------------------------
-
-
-def _count(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def _ids(ids: Iterable[int]) -> str:

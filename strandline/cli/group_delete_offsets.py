@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import names
+from strandline.cli.amounts import counted
 from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap, Yes, check_terminal, confirm, run
 from strandline.cli.group_seek import Chosen, chosen_partitions
 from strandline.cli.output import Form, Output, Table, View, show
@@ -44,9 +45,7 @@ def delete_offsets(
     offsets = run(_committed(bootstrap, group, wanted))
     if not offsets:
         raise UsageError(f"{group} has no committed offset for {', '.join(topics)}")
-    confirm(
-        f"This deletes {len(offsets)} offset{'' if len(offsets) == 1 else 's'} of {group}, for good.", yes, "nothing was deleted"
-    )
+    confirm(f"This deletes {counted(len(offsets), 'offset')} of {group}, for good.", yes, "nothing was deleted")
     show(_view(group, offsets, run(_delete(bootstrap, group, list(offsets)))), output)
 
 
@@ -96,6 +95,6 @@ def _view(group: str, offsets: Mapping[TopicPartition, int], results: Mapping[To
         ],
     }
     count = len(deleted)
-    done = f"{group}: {count} offset{'' if count == 1 else 's'} deleted"
+    done = f"{group}: {counted(count, 'offset')} deleted"
     parts: list[Table | str] = [Table(("GROUP", "TOPIC", "PARTITION", "DELETED-OFFSET"), deleted), done] if deleted else []
     return View(document, parts, problems, ERROR if failed else 0)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from strandline.cli import names
+from strandline.cli.amounts import counted
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
@@ -137,7 +138,7 @@ def seek(
     if dry_run or not movable:
         show(_view(group, plan, {}, dry_run=dry_run), output)
         return
-    confirm(f"This moves {len(movable)} offset{'' if len(movable) == 1 else 's'} of {group}.", yes)
+    confirm(f"This moves {counted(len(movable), 'offset')} of {group}.", yes)
     show(_view(group, plan, run(_commit(bootstrap, group, movable)), dry_run=False), output)
 
 
@@ -290,5 +291,5 @@ def _view(group: str, plan: Sequence[Seek], results: Mapping[TopicPartition, Gro
     outside = [each for each in plan if each.new is not None and each.new != each.wanted]
     remarks += [f"{each.tp} has no offset {each.wanted}; the nearest is {each.new}" for each in outside]
     count = len(plan) - len(problems)
-    done = f"{group}: {count} offset{'' if count == 1 else 's'} {'would be moved' if dry_run else 'moved'}"
+    done = f"{group}: {counted(count, 'offset')} {'would be moved' if dry_run else 'moved'}"
     return View(document, [Table(COLUMNS, rows), done], remarks, ERROR if problems else 0)

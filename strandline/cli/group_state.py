@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strandline.cli.amounts import counted
 from strandline.protocol.errors import ErrorCode, StrandlineError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class GroupState:
     def summary(self) -> str:
         """The group in one line."""
         found = self.description
-        members = f"{len(found.members)} member{'' if len(found.members) == 1 else 's'}"
+        members = counted(len(found.members), "member")
         by = f", assigned by {found.protocol}" if found.protocol else ""
         return (
             f"{found.group_id} is {found.state or 'unknown'}: {members}{by}, coordinator broker {found.coordinator}, "

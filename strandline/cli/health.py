@@ -16,6 +16,7 @@ import typer
 
 from strandline import logs
 from strandline.cli import probe
+from strandline.cli.amounts import counted
 from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, new_app
 from strandline.cli.leaderless import waits_for
 from strandline.cli.output import Form, Output, Table, View
@@ -224,18 +225,18 @@ def judge_cluster(
         "under_min_isr_partitions": len(below),
         "under_replicated_partitions": len(under),
     }
-    summary = f"the cluster is healthy: {_count(len(cluster.brokers), 'broker')}, {count_partitions(len(partitions), target)}"
+    summary = f"the cluster is healthy: {counted(len(cluster.brokers), 'broker')}, {count_partitions(len(partitions), target)}"
     return Verdict(not problems, target, problems, facts, summary)
 
 
 def count_partitions(number: int, bootstrap: str) -> str:
-    return _count(number, "partition") if number or not is_filtered(bootstrap) else describable("no partitions", bootstrap)
+    return counted(number, "partition") if number or not is_filtered(bootstrap) else describable("no partitions", bootstrap)
 
 
 def _missing(registered: int, expected: int) -> list[str]:
     if registered >= expected:
         return []
-    return [f"{_count(registered, 'broker')} {'is' if registered == 1 else 'are'} registered, and {expected} are expected"]
+    return [f"{counted(registered, 'broker')} {'is' if registered == 1 else 'are'} registered, and {expected} are expected"]
 
 
 def _about_broker(broker: BrokerDescription) -> str:
@@ -257,12 +258,8 @@ def _about(
     ]
     more = len(found) - PARTITIONS_NAMED_MAX
     if more > 0:
-        lines.append(f"{_count(more, 'more partition')} {'is' if more == 1 else 'are'} {what}")
+        lines.append(f"{counted(more, 'more partition')} {'is' if more == 1 else 'are'} {what}")
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _list(ids: Iterable[int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strandline.cli.amounts import show_bytes, show_time
+from strandline.cli.amounts import counted, show_bytes, show_time
 from strandline.cli.common import CONNECT_TIMEOUT_MS, note
 from strandline.cli.output import Table
 from strandline.protocol.errors import ErrorCode, StrandlineError, UsageError
@@ -138,8 +138,8 @@ def _copied(move: Move) -> str:
 def summary(moves: list[Move]) -> str:
     """The plan in one line."""
     copies, size = sum(m.added for m in moves), sum((m.size or 0) * m.added for m in moves)
-    partitions = f"{len(moves)} partition{'' if len(moves) == 1 else 's'}"
-    return f"{partitions} to change, {copies} replica{'' if copies == 1 else 's'} to copy ({show_bytes(size)})"
+    partitions = counted(len(moves), "partition")
+    return f"{partitions} to change, {counted(copies, 'replica')} to copy ({show_bytes(size)})"
 
 
 @dataclass(slots=True)
@@ -241,7 +241,7 @@ def progress_line(found: list[Progress], left_s: float | None) -> str:
     rates = {p.reassignment.throttle_rate for p in found} - {None}
     limit = "".join(f", at most {show_bytes(min(r for r in rates if r))}/s per broker" for _ in (1,) if rates)
     left = "" if left_s is None or copied >= total else f", about {show_time(left_s)} left"
-    partitions = f"{len(found)} partition{'' if len(found) == 1 else 's'}"
+    partitions = counted(len(found), "partition")
     return f"{partitions} moving: {show_bytes(copied)} of {show_bytes(total)} copied{left}{limit}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli import names
-from strandline.cli.amounts import time_text
+from strandline.cli.amounts import counted, time_text
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
@@ -101,7 +101,7 @@ def create(
 
 def _shape(topic: TopicDescription) -> str:
     count = len(topic.partitions)
-    return f"{count} partition{'' if count == 1 else 's'}, replication factor {topic.replication_factor}"
+    return f"{counted(count, 'partition')}, replication factor {topic.replication_factor}"
 
 
 def _parse_assignment(text: str) -> dict[int, list[int]]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from strandline.cli.amounts import counted
 from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap, TopicName
 from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.watch import Watch, present
@@ -65,7 +66,7 @@ def _view(topic: str, found: list[Offsets]) -> View:
     if len(known) < len(found):
         unknown = f"{topic}: {len(found) - len(known)} of {len(found)} partitions are not known"
         return View(document, [table], [f"{unknown}; the others have {sum(known)} records"], ERROR)
-    return View(document, [table, f"{topic}: {sum(known)} records in {len(found)} partition{'' if len(found) == 1 else 's'}"])
+    return View(document, [table, f"{topic}: {sum(known)} records in {counted(len(found), 'partition')}"])
 
 
 async def _ask(bootstrap: str, topic: str) -> list[Offsets]:

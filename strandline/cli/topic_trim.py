@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strandline.cli.amounts import counted
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
@@ -95,15 +96,11 @@ async def _plan(bootstrap: str, topic: str, partitions: list[int] | None, offset
 
 
 def _question(topic: str, plan: Plan) -> str:
-    where = f"of {topic} in {_count(len(plan.before), 'partition')}, for good"
+    where = f"of {topic} in {counted(len(plan.before), 'partition')}, for good"
     if not plan.silent:
-        return f"This deletes {_count(plan.records, 'record')} {where}."
-    unknown = f"no leader answered for {_count(plan.silent, 'partition')}"
-    return f"This deletes at least {_count(plan.records, 'record')} {where} ({unknown})."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        return f"This deletes {counted(plan.records, 'record')} {where}."
+    unknown = f"no leader answered for {counted(plan.silent, 'partition')}"
+    return f"This deletes at least {counted(plan.records, 'record')} {where} ({unknown})."
 
 
 async def _delete(bootstrap: str, plan: Plan) -> dict[TopicPartition, DeletedRecords]:
