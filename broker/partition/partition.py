@@ -387,6 +387,17 @@ class Partition:
         return FetchPosition(self.leader_epoch, log_.log_end_offset, log_.latest_epoch, log_.log_start_offset)
 
     @property
+    def _fetch_offset(self) -> int:
+        """The offset of `fetch_position`."""
+        return self.log.log_start_offset if self.lacks_last_values else self._sound_end
+
+    @property
+    def _sound_end(self) -> int:
+        """The log end, or the first damaged offset if the log has damage."""
+        log_ = self.log
+        return log_.log_end_offset if log_.corrupt_at is None else log_.corrupt_at
+
+    @property
     def has_readers(self) -> bool:
         """Whether consumers read from this follower. Consumers without a rack may watch it, too, but get an error."""
         return bool(self.consumers) and any(watcher.names_rack for watcher in self.consumers)
@@ -396,7 +407,7 @@ class Partition:
         return (
             self.role is Role.FOLLOWER
             and self.leader_epoch == position.leader_epoch
-            and position.fetch_offset == self.fetch_position().fetch_offset
+            and position.fetch_offset == self._fetch_offset
         )
 
     def append_fetched(self, position: FetchPosition, response: FetchPartitionResponse, records: memoryview) -> bool:
@@ -496,11 +507,10 @@ class Partition:
 
         Never in the ISR or ELR: all records that the cleaner of such a replica has judged by are committed, so it lacks them only
         if its disk has lost them, and it must not drop what is left."""
-        log_ = self.log
-        if not log_.superseded_below or self.may_be_elected or not self.has_records:
+        superseded_below = self.log.superseded_below
+        if not superseded_below or self.may_be_elected or not self.has_records:
             return False
-        end = log_.log_end_offset if log_.corrupt_at is None else log_.corrupt_at
-        return end < log_.superseded_below
+        return self._sound_end < superseded_below
 
     def _drop_log_without_last_values(self) -> None:
         """Start over at our log start. The leader has answered in this epoch, so a copy can begin."""
