@@ -61,9 +61,7 @@ def open_response(api_key: int, answer: EnvelopeResponse) -> Message:
         raise BrokerError(to_code(answer.error_code), answer.error_message)
     try:
         response: Message = msgspec.msgpack.decode(answer.body, type=APIS[api_key].response)
-    except msgspec.ValidationError as e:
+    except (msgspec.ValidationError, msgspec.DecodeError) as e:
         problem = with_field_names(APIS[api_key].response, str(e))
         raise InternalError(f"the controller's {api_name(api_key)} in an envelope cannot be read: {problem}") from None
-    except msgspec.DecodeError as e:
-        raise InternalError(f"the controller's {api_name(api_key)} in an envelope cannot be read: {e}") from None
     return response
