@@ -17,13 +17,12 @@ with a new broker epoch (the offset of its record), and first removes the old pr
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal
 
 import msgspec
 
 from strandline.controller.broker_sessions import BrokerSession, BrokerSessions
 from strandline.controller.config_control import removal_of_broker_configs
-from strandline.controller.decision import Cause, Decision
+from strandline.controller.decision import Cause, Decision, MaybeCause
 from strandline.controller.metadata.cluster_describe import is_draining
 from strandline.controller.metadata.directory_ids import UNASSIGNED, is_reserved
 from strandline.controller.metadata.features import UnsupportedLevel, levels_of
@@ -208,7 +207,7 @@ def register_again(
     if RegisterBrokerRecord(**msgspec.structs.asdict(existing)) == record:
         return Decision(BrokerRegistrationResponse(0, existing.broker_epoch))
     moves = leave_directories(image, index, existing.broker_id, failed) if failed and not existing.fenced else []
-    cause: Cause | Literal[""] = "log_dir_failed" if moves else ""
+    cause: MaybeCause = "log_dir_failed" if moves else ""
     return Decision(BrokerRegistrationResponse(0, existing.broker_epoch), [*moves, record], may_split=True, cause=cause)
 
 

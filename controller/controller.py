@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.change_log_lines import log_changes
 from strandline.controller.cluster_control import fence_broker
-from strandline.controller.decision import Cause, Decision
+from strandline.controller.decision import Decision, MaybeCause
 from strandline.controller.metadata.features import SUPPORTED, Levels, decode_records
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import AnyRecord, FeatureLevelRecord, encode_record
@@ -139,9 +139,7 @@ class Controller:
             decision.on_appended(last_offset)
         return last_offset
 
-    def _write_batch(
-        self, active: ActiveState, records: Sequence[AnyRecord], encoded: Sequence[bytes], cause: Cause | Literal[""]
-    ) -> int:
+    def _write_batch(self, active: ActiveState, records: Sequence[AnyRecord], encoded: Sequence[bytes], cause: MaybeCause) -> int:
         last_offset = active.next_offset + len(records) - 1
         # Applied before the append: a record that contradicts the image must never reach the log.
         delta = self.image.apply(records, last_offset, active.epoch)

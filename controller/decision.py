@@ -30,6 +30,8 @@ Cause = Literal[
     "unclean_recovery",
 ]
 """Why a decision changes partitions. docs/logs.md explains each one, and the metric of elections counts each one."""
+MaybeCause = Cause | Literal[""]
+"""Empty if a decision changes no partition."""
 
 
 @dataclass(slots=True)
@@ -44,5 +46,5 @@ class Decision(Generic[R]):
     may_split: bool = False
     """The records may be written as several batches, because a decision about all partitions of a broker may exceed the largest
     batch of the quorum. After a fail-over only the first of these batches may exist: a later decision must complete the rest."""
-    cause: Cause | Literal[""] = ""
-    """Empty if the decision changes no partition. Used only in the log and the metrics."""
+    cause: MaybeCause = ""
+    """Used only in the log and the metrics."""

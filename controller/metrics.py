@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal, get_args
+from typing import get_args
 
-from strandline.controller.decision import Cause
+from strandline.controller.decision import Cause, MaybeCause
 from strandline.controller.metadata.image import NO_LEADER, MetadataDelta
 from strandline.protocol.metrics import DURATION_S, Histogram
 
@@ -39,7 +39,7 @@ class ControllerMetrics:
     def on_heard(self, broker_id: int) -> None:
         self.silent_since.pop(broker_id, None)
 
-    def on_delta(self, delta: MetadataDelta, cause: Cause | Literal[""] = "") -> None:
+    def on_delta(self, delta: MetadataDelta, cause: MaybeCause = "") -> None:
         """Count the elections in a decision of the active controller. `cause` is that of the decision."""
         for key in delta.changed_partitions:
             before, after = delta.before.partition(key), delta.image.partition(key)
