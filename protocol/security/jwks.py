@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from strandline.protocol.errors import UsageError
 from strandline.protocol.loggers import get_logger
@@ -95,18 +95,18 @@ def reader_of(location: str) -> Callable[[], str]:
     """A function that reads a path, a `file:` URL or an `https:` URL (`http:` on loopback only). Raises UsageError for any other
     URL."""
     url = urlsplit(location)
-    if _is_trusted(location):
+    if _is_trusted(url):
         return lambda: _read_url(location)
     if url.scheme in ("", "file") and not url.netloc:
         return lambda: _read_file(url.path if url.scheme else location)
     raise UsageError(f"{location!r} is not a location of a key set: it must be a path, or a file: or https: URL")
 
 
-def _is_trusted(url: str) -> bool:
-    """Whether nobody on the way can replace what the URL returns."""
-    parts = urlsplit(url)
-    is_loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
+def _is_trusted(url: SplitResult) -> bool:
+    """Whether the network cannot replace what the URL returns: it is https, or http on loopback. Only exact addresses count as
+    loopback, because a redirect may name any host, such as 127.example.org."""
+    is_loopback = url.hostname in ("localhost", "127.0.0.1", "::1")
+    return url.scheme == "https" or (url.scheme == "http" and is_loopback)
 
 
 def _read_file(path: str) -> str:
@@ -119,10 +119,11 @@ def _read_url(url: str) -> str:
     from urllib.request import HTTPRedirectHandler, build_opener
 
     class TrustedRedirects(HTTPRedirectHandler):
-        """Python follows a redirect from https to http, too, where anybody on the way could answer with keys of their own."""
+        """Refuses redirects from https to http, where an attacker in the network could answer with other keys. Python's own
+        handler follows them."""
 
         def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-            if not _is_trusted(newurl):
+            if not _is_trusted(urlsplit(newurl)):
                 raise OSError(f"{url} redirects to {newurl!r}, which is no https: URL")
             return super().redirect_request(req, fp, code, msg, headers, newurl)
 
