@@ -1,4 +1,4 @@
-"""What the partitions of a broker share, and the callbacks through which a leader's state reports changes."""
+"""The context that all partitions of a broker share, and the callbacks by which the state of a leader reports changes."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def test_sentences_about_several_nodes_are_in_the_plural(change: Change, says: s
 
 
 def test_even_quorum_tolerates_no_more_losses_than_one_less() -> None:
-    """Of four voters three are a majority, so that an operator must not stop a second one."""
+    """A majority of four voters is three, so an operator must not stop a second one."""
     facts = whole()
     follow_late(facts)
     assert facts.quorum is not None

@@ -176,8 +176,8 @@ class Workload:
         await self._join("p", within_s)
 
     async def stop_moving(self, within_s: float) -> None:
-        """Reassign, drain, move and cordon no more. A request that was under way when the faults ended has been answered then, so
-        whoever undoes it comes later."""
+        """Stop reassigning, draining, moving and cordoning. Returns when the last request of these kinds was answered, so that
+        the caller can undo it."""
         await self._join("reassigner", within_s)
         await self._join("mover", within_s)
 

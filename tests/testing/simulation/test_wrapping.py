@@ -56,7 +56,7 @@ def test_wrapper_is_set_and_removed() -> None:
 
 
 def test_remaining_wrapper_calls_the_newest_owner() -> None:
-    """Of two runs one after the other, the second must receive its own calls, and the first must not."""
+    """After a second run has begun, it must receive its own calls, and the first run must not receive them."""
     first: list[Any] = []
     second: list[Any] = []
     with kept():
